@@ -1,1 +1,15 @@
-//! x
+#![doc = include_str!("../README.md")]
+
+pub mod call;
+pub mod keys;
+pub mod mutex;
+pub mod reply;
+pub mod script;
+pub mod terms;
+pub mod wire;
+
+pub use call::{Call, Reply};
+pub use keys::{Keys, ObjectName};
+pub use reply::DecodeError;
+pub use script::Script;
+pub use terms::{Acquisition, Mode, Terms};

@@ -1,0 +1,105 @@
+-- The hold of a mutex. Needs: clock; local holds.
+-- A hash: owner, token, in a cool-down `cooling`, and one field an acquisition: deadline_ms|since_ms|note.
+-- I4, I6: an acquisition is an entry of its own, so a resend finds itself and never counts twice.
+-- The key ends with its latest entry (PEXPIREAT, the same absolute time), never before.
+local hold
+
+local function no_hold()
+  return { entries = {}, since = {}, notes = {}, live = 0, latest = 0, expired = {}, exists = false }
+end
+
+local function read_hold()
+  hold = no_hold()
+  local fields = redis.call('HGETALL', holds)
+  for i = 1, #fields, 2 do
+    local field, value = fields[i], fields[i + 1]
+    hold.exists = true
+    if field == 'owner' or field == 'token' or field == 'cooling' then
+      hold[field] = value
+    else
+      local deadline, since, note = string.match(value, '^(%d+)|(%d+)|(.*)$')
+      deadline = tonumber(deadline)
+      if deadline and deadline > now_ms then
+        hold.entries[field], hold.since[field], hold.notes[field] = deadline, tonumber(since), note
+        hold.live = hold.live + 1
+        if deadline > hold.latest then hold.latest, hold.last = deadline, field end
+      elseif deadline then
+        hold.expired[#hold.expired + 1] = field
+      end
+    end
+  end
+end
+
+-- In a cool-down the entry stays to say who it was, but nobody holds.
+local function holds_id(id) return hold.entries[id] and not hold.cooling end
+
+local function fits() return hold.exists and 0 or 1 end
+
+-- Milliseconds until the hold ends by itself; a hold without expiry (not ours) says the most that Lua carries well.
+local function hold_left()
+  local left = redis.call('PTTL', holds)
+  if left == -1 then return 86400000 end
+  return math.max(left, 0)
+end
+
+-- `…` further fields that are written with the entry.
+local function add_entry(id, since, note, deadline, ...)
+  redis.call('HSET', holds, id, text(deadline) .. '|' .. text(since) .. '|' .. note, ...)
+  hold.entries[id], hold.since[id], hold.notes[id] = deadline, since, note
+  hold.live = hold.live + 1
+  if deadline > hold.latest then
+    hold.latest, hold.last = deadline, id
+    redis.call('PEXPIREAT', holds, text(deadline))
+  end
+end
+
+-- A new hold; there was none.
+local function take(id, owner, note, ms, minted)
+  hold = no_hold()
+  hold.exists, hold.owner, hold.token = true, owner, minted
+  add_entry(id, now_ms, note, now_ms + ms, 'owner', owner, 'token', minted)
+end
+
+local function end_hold()
+  redis.call('DEL', holds)
+  hold = no_hold()
+end
+
+-- The entry leaves; with the last live one the hold ends, or cools down until `cool_until`.
+local function drop_entry(id, cool_until)
+  if hold.live == 1 and cool_until > now_ms then
+    redis.call('HSET', holds, 'cooling', id)
+    redis.call('PEXPIREAT', holds, text(cool_until))
+    hold.cooling = id
+    return
+  end
+  if hold.live <= 1 then return end_hold() end
+  redis.call('HDEL', holds, id)
+  hold.entries[id] = nil
+  hold.live, hold.latest, hold.last = hold.live - 1, 0, nil
+  for other, deadline in pairs(hold.entries) do
+    if deadline > hold.latest then hold.latest, hold.last = deadline, other end
+  end
+  redis.call('PEXPIREAT', holds, text(hold.latest))
+end
+
+-- Re-entry: the owner's further acquisition stands beside the first, with the same token and its own deadline.
+local MOST_ENTRIES = 64
+local function may_reenter(owner)
+  return hold.exists and hold.owner == owner and not hold.cooling and hold.live > 0
+end
+local function reenter(id, note, ms)
+  if hold.live >= MOST_ENTRIES then return false end
+  if #hold.expired > 0 then
+    redis.call('HDEL', holds, unpack(hold.expired))
+    hold.expired = {}
+  end
+  add_entry(id, now_ms, note, now_ms + ms)
+  return true
+end
+
+-- Why an id is not held: 0 absent, 1 somebody else holds, 2 forced away (the mark stays a minute).
+local function why_not_held(id)
+  if redis.call('ZSCORE', gone, 'forced|' .. id) then return 2 end
+  return (hold.exists and not hold.cooling) and 1 or 0
+end

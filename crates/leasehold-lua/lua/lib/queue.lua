@@ -1,0 +1,42 @@
+-- The queue: zset id -> ticket, and beside it the hash id -> deadline_ms|owner|note. Needs: clock; locals queue,
+-- timeouts, gone, wait_ms.
+-- Each waiter has its own absolute deadline; nobody's ticket or deadline is changed by another (I12). An id without
+-- a deadline is dead. Both keys live as long as the latest deadline (I17).
+local function split_id(id)
+  local uuid, lease, inbox = string.match(id, '^([^|]*)|(%d+)|(.*)$')
+  return uuid, tonumber(lease or 0), inbox
+end
+
+local function waiter(id)
+  local value = redis.call('HGET', timeouts, id)
+  local deadline, owner, note = string.match(value or '', '^(%d+)|([^|]*)|(.*)$')
+  return tonumber(deadline or 0), owner, note
+end
+
+local function refresh(id, owner, note)
+  local deadline = now_ms + wait_ms
+  redis.call('HSET', timeouts, id, text(deadline) .. '|' .. owner .. '|' .. note)
+  if redis.call('PTTL', queue) < wait_ms then redis.call('PEXPIREAT', queue, text(deadline)) end
+  if redis.call('PTTL', timeouts) < wait_ms then redis.call('PEXPIREAT', timeouts, text(deadline)) end
+end
+
+-- At its old ticket, or at the tail. Ticket = max(last + 1, server microseconds): it keeps its meaning when the hash
+-- is lost. A ticket from the future is ignored.
+local function enter(id, owner, note, ticket)
+  local last = tonumber(redis.call('HGET', timeouts, '#') or 0)
+  if ticket == 0 or ticket > math.max(last, now_us) then ticket = math.max(last + 1, now_us) end
+  redis.call('ZADD', queue, text(ticket), id)
+  redis.call('HSET', timeouts, '#', text(math.max(last, ticket)))
+  refresh(id, owner, note)
+  return ticket
+end
+
+local function leave(id)
+  redis.call('HDEL', timeouts, id)
+  return redis.call('ZREM', queue, id)
+end
+
+local function is_gone(id)
+  local until_ms = redis.call('ZSCORE', gone, id)
+  return until_ms and tonumber(until_ms) > now_ms
+end

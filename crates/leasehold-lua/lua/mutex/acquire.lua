@@ -1,0 +1,98 @@
+--[[
+Takes the lock, or enters its queue; for an id that was sent before it answers what is so now.
+
+KEYS[1]   holds        hash: the hold
+KEYS[2]   queue        zset: waiting id -> ticket
+KEYS[3]   timeouts     hash: waiting id -> deadline, owner, note
+KEYS[4]   token        string: the last fencing token
+KEYS[5]   gone         zset: id whose acquire may still arrive -> until, ms
+ARGV[1]   id           text: uuid|lease_ms|inbox
+ARGV[2]   owner        text: who may re-enter
+ARGV[3]   note         text: description of the holder, opaque here
+ARGV[4]   lease_ms     number: length of the lease
+ARGV[5]   mode         text: wait or try
+ARGV[6]   max_waiters  number: bound of the queue, -1 for none
+ARGV[7]   wait_ms      number: a waiter that stays silent so long is dead
+ARGV[8]   check_ms     number: longest pause until the waiter asks again
+ARGV[9]   grant_ms     number: lease of a pushed grant
+ARGV[10]  fence_ms     number: how long the token key is kept
+ARGV[11]  floor        number: highest token this client has seen
+
+returns {1, token, left_ms, now_us}                       taken
+returns {0, position, check_ms, ticket, again, now_us}    queued
+returns {2, left_ms, again, now_us}                       busy (mode try)
+returns {3, left_ms, again, now_us}                       the queue is full
+returns {4, now_us}                                       cancelled before it arrived
+returns {6, now_us}                                       the owner has too many entries
+]]
+local holds, queue, timeouts, token, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local id, owner, note, lease_ms, mode = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local max_waiters, wait_ms, check_ms = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local grant_ms, fence_ms, floor = tonumber(ARGV[9]), ARGV[10], tonumber(ARGV[11])
+
+--#include clock
+--#include token
+
+-- The usual case: free, nobody waits, nothing was cancelled.
+if redis.call('EXISTS', holds, queue, gone) == 0 then
+  local minted = mint()
+  local deadline = text(now_ms + lease_ms)
+  redis.call('HSET', holds, 'owner', owner, 'token', minted, id, deadline .. '|' .. text(now_ms) .. '|' .. note)
+  redis.call('PEXPIREAT', holds, deadline)
+  return { 1, minted, lease_ms, text(now_us) }
+end
+
+--#include mutex
+--#include queue
+--#include settle
+
+local function taken() return { 1, hold.token, hold.entries[id] - now_ms, text(now_us) } end
+
+-- Whether a newcomer finds no room; dead members, wherever they stand, do not count against the living.
+local function full()
+  if max_waiters < 0 or redis.call('ZCARD', queue) < max_waiters then return false, 0 end
+  local again = settle({})
+  for _, member in ipairs(redis.call('ZRANDMEMBER', queue, 16)) do
+    if waiter(member) <= now_ms then leave(member) end
+  end
+  local length = redis.call('ZCARD', queue)
+  if length == 0 and fits() == 1 then return false, 0 end
+  return length >= max_waiters, again
+end
+
+read_hold()
+if holds_id(id) then return taken() end
+if is_gone(id) then return { 4, text(now_us) } end
+local known = redis.call('ZSCORE', queue, id)
+
+if may_reenter(owner) then
+  if not reenter(id, note, lease_ms) then return { 6, text(now_us) } end
+  if known then
+    leave(id)
+    settle({})
+  end
+  return taken()
+end
+
+if mode == 'wait' or known then
+  local ticket = known
+  if known then
+    refresh(id, owner, note)
+  else
+    local no_room, again = full()
+    if no_room then return { 3, hold_left(), again, text(now_us) } end
+    ticket = enter(id, owner, note, 0)
+  end
+  local again = settle({ [id] = true })
+  if holds_id(id) then return taken() end
+  local position = redis.call('ZRANK', queue, id)
+  return { 0, position, math.max(1, math.min(check_ms, hold_left())), text(ticket), again, text(now_us) }
+end
+
+-- A try never queues, but it hands on what had expired; no newcomer passes a queue.
+local again = settle({})
+if again == 0 and fits() == 1 then
+  take(id, owner, note, lease_ms, mint())
+  return taken()
+end
+return { 2, hold_left(), again, text(now_us) }

@@ -1,0 +1,65 @@
+--[[
+Ends an acquisition in whatever state it is: a hold ends, a waiter leaves, neither changes nothing; then the next
+waiter is granted. The same script is release and cancel.
+
+KEYS[1]  holds        hash: the hold
+KEYS[2]  queue        zset: waiting id -> ticket
+KEYS[3]  timeouts     hash: waiting id -> deadline, owner, note
+KEYS[4]  token        string: the last fencing token
+KEYS[5]  gone         zset: id whose acquire may still arrive -> until, ms
+ARGV[1]  id           text: uuid|lease_ms|inbox
+ARGV[2]  late         number: 1 if an acquire of this id may still arrive
+ARGV[3]  at_least_ms  number: an earlier end becomes a cool-down until then, counted from the grant
+ARGV[4]  grant_ms     number: lease of a pushed grant
+ARGV[5]  fence_ms     number: how long the token key is kept
+ARGV[6]  floor        number: highest token this client has seen
+
+returns {1, again}                                  released
+returns {4, again, position, left_ms, since_ms, note, now_us}  left the queue; who holds meanwhile
+returns {0, again, why}                             not held: 0 absent, 1 another holder, 2 forced away
+]]
+local holds, queue, timeouts, token, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local id, late, at_least_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local grant_ms, fence_ms, floor = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
+local wait_ms = 0
+
+-- The usual case: the only entry (owner, token and itself), nobody waits, nothing is in flight. DEL is refused by a
+-- replica and allowed at maxmemory.
+if late == '0' and at_least_ms == 0 and redis.call('HLEN', holds) == 3
+  and redis.call('HEXISTS', holds, id) == 1 and redis.call('EXISTS', queue) == 0 then
+  redis.call('DEL', holds)
+  return { 1, 0 }
+end
+
+--#include clock
+--#include token
+--#include mutex
+--#include queue
+--#include settle
+
+-- A write that changes nothing: on a replica it answers READONLY instead of a false "not held", and at maxmemory it
+-- switches the refusal of later writes off. It also bounds the zset.
+redis.call('ZREMRANGEBYRANK', gone, 0, -10001)
+read_hold()
+local reply
+if hold.cooling == id then
+  reply = { 1, 0 }
+elseif holds_id(id) then
+  drop_entry(id, hold.since[id] + at_least_ms)
+  reply = { 1, 0 }
+else
+  local position = redis.call('ZRANK', queue, id)
+  if position then
+    leave(id)
+    local holder = hold.last
+    reply = { 4, 0, position, hold_left(), holder and hold.since[holder] or 0, holder and hold.notes[holder] or '', text(now_us) }
+  else
+    reply = { 0, 0, why_not_held(id) }
+  end
+end
+if late == '1' then
+  redis.call('ZADD', gone, text(now_ms + 60000), id)
+  redis.call('PEXPIRE', gone, 60000)
+end
+reply[2] = settle({})
+return reply
