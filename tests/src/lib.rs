@@ -1,1 +1,20 @@
-//! x
+//! Real servers, a fault proxy and checkers for the tests of leasehold.
+//!
+//! - [`Server`]: a Redis server of one test, which can be frozen, killed and restarted, and whose
+//!   clock can be shifted ([`ServerClock`]).
+//! - [`history`]: checks that holds did not overlap and that their tokens grew.
+//! - [`eventually`]: waits for a fact; tests use it where they would sleep.
+//!
+//! The suites are `tests/tests/*.rs`. A suite whose subject is time is named `timed_*`:
+//! `scripts/test` runs such a suite one test at a time.
+
+#![expect(clippy::missing_panics_doc, reason = "a helper that cannot do its work fails the test")]
+
+mod clock_shim;
+pub mod history;
+mod poll;
+mod server;
+
+pub use clock_shim::ServerClock;
+pub use poll::eventually;
+pub use server::{CommandCalls, Server, ServerBuilder};

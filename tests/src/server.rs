@@ -1,0 +1,248 @@
+//! A real Redis server of one test.
+
+mod process;
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{AsyncCommands, Client, IntoConnectionInfo};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::ServerClock;
+use process::{Launch, Process};
+
+/// A Redis server on a free port of 127.0.0.1, in a temporary folder, without persistence. It ends
+/// with this value, and also when the test's process is killed.
+///
+/// The binary is `REDIS_SERVER_BIN`, else `redis-server` or `valkey-server` on PATH. `REDIS_URL` is
+/// never looked at: a test flushes and freezes its server.
+#[derive(Debug)]
+pub struct Server {
+    launch: Launch,
+    password: Option<String>,
+    clock: Option<ServerClock>,
+    process: Mutex<Option<Process>>,
+    // Last, so that the folder outlives the process.
+    _folder: TempDir,
+}
+
+/// What a [`Server`] is started with; see [`Server::builder`].
+#[derive(Debug, Default)]
+pub struct ServerBuilder {
+    arguments: Vec<OsString>,
+    password: Option<String>,
+    clock_shim: bool,
+}
+
+impl Server {
+    /// Starts a server with the defaults and returns when it answers.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// A server with further arguments, a password or a clock that can be shifted.
+    #[must_use]
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder::default()
+    }
+
+    /// Its URL, with the password if it has one.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.url_at(self.addr())
+    }
+
+    /// The same URL with another address, as a proxy needs it.
+    pub(crate) fn url_at(&self, addr: SocketAddr) -> String {
+        match &self.password {
+            Some(password) => format!("redis://:{password}@{addr}/"),
+            None => format!("redis://{addr}/"),
+        }
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.launch.port).into()
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.with_process(Process::id)
+    }
+
+    /// A client that speaks RESP3 and sends without delay.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        client_of(&self.url())
+    }
+
+    /// A new connection of [`Server::client`].
+    pub async fn connection(&self) -> MultiplexedConnection {
+        self.client().get_multiplexed_async_connection().await.expect("a server that answers")
+    }
+
+    /// The clock of a server that was started with [`ServerBuilder::clock_shim`].
+    #[must_use]
+    pub fn clock(&self) -> &ServerClock {
+        self.clock.as_ref().expect("a server started with clock_shim()")
+    }
+
+    /// Stops the process (SIGSTOP): connections stay open, nothing is answered.
+    pub fn freeze(&self) {
+        self.with_process(|process| process.signal(Signal::STOP));
+    }
+
+    /// Lets a frozen process go on; it then handles all that has arrived meanwhile.
+    pub fn thaw(&self) {
+        self.with_process(|process| process.signal(Signal::CONT));
+    }
+
+    /// Kills the process (SIGKILL); its data is gone. Does nothing when it is dead already.
+    pub fn kill(&self) {
+        drop(self.process.lock().expect("no panic inside").take());
+    }
+
+    /// Starts an empty server on the same port, after [`Server::kill`] if that was not called.
+    pub fn restart(&self) {
+        self.kill();
+        let process = self.launch.start().unwrap_or_else(|failure| panic!("{failure}"));
+        *self.process.lock().expect("no panic inside") = Some(process);
+    }
+
+    /// How often each command ran since the start or [`Server::reset_stats`], those inside scripts
+    /// and those of this helper's own connections included.
+    pub async fn command_calls(&self) -> CommandCalls {
+        let info: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query_async(&mut self.connection().await)
+            .await
+            .expect("INFO commandstats");
+        CommandCalls::parse(&info)
+    }
+
+    /// Sets all statistics back to zero.
+    pub async fn reset_stats(&self) {
+        self.run(redis::cmd("CONFIG").arg("RESETSTAT")).await;
+    }
+
+    /// All keys, sorted.
+    pub async fn keys(&self) -> Vec<Vec<u8>> {
+        let mut keys: Vec<Vec<u8>> = self.connection().await.keys("*").await.expect("KEYS");
+        keys.sort();
+        keys
+    }
+
+    /// The number of keys.
+    pub async fn dbsize(&self) -> u64 {
+        let mut connection = self.connection().await;
+        redis::cmd("DBSIZE").query_async(&mut connection).await.expect("DBSIZE")
+    }
+
+    /// Deletes all keys.
+    pub async fn flushall(&self) {
+        self.run(&redis::cmd("FLUSHALL")).await;
+    }
+
+    async fn run(&self, command: &redis::Cmd) {
+        let done = command.exec_async(&mut self.connection().await).await;
+        done.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    fn with_process<T>(&self, task: impl FnOnce(&Process) -> T) -> T {
+        task(self.process.lock().expect("no panic inside").as_ref().expect("a running server"))
+    }
+}
+
+/// A client for `url` that speaks RESP3 and sends without delay.
+pub(crate) fn client_of(url: &str) -> Client {
+    let info = url.into_connection_info().expect("a Redis URL");
+    let resp3 = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
+    let nodelay = TcpSettings::default().set_nodelay(true);
+    Client::open(info.set_redis_settings(resp3).set_tcp_settings(nodelay)).expect("a Redis URL")
+}
+
+impl ServerBuilder {
+    /// An option of the server with its value, such as `("--maxmemory", "4mb")`.
+    #[must_use]
+    pub fn arg(mut self, option: &str, value: &str) -> Self {
+        self.arguments.extend([option.into(), value.into()]);
+        self
+    }
+
+    /// Clients must give this password; [`Server::url`] holds it.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self.arg("--requirepass", password)
+    }
+
+    /// Puts the server's clock in the test's hands: see [`Server::clock`]. Linux only; needs `cc`.
+    #[must_use]
+    pub fn clock_shim(mut self) -> Self {
+        self.clock_shim = true;
+        self
+    }
+
+    /// Starts the server and returns when it answers.
+    #[must_use]
+    pub fn start(self) -> Server {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let clock = self.clock_shim.then(|| ServerClock::build_in(folder.path()));
+        let mut launch = Launch {
+            binary: server_binary(),
+            port: 0,
+            folder: folder.path().to_owned(),
+            arguments: self.arguments,
+            environment: clock.as_ref().map(ServerClock::environment).unwrap_or_default(),
+        };
+        let process = launch.start_on_a_free_port();
+        let process = Mutex::new(Some(process));
+        Server { launch, password: self.password, clock, process, _folder: folder }
+    }
+}
+
+fn server_binary() -> PathBuf {
+    if let Some(binary) = std::env::var_os("REDIS_SERVER_BIN") {
+        return binary.into();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path)
+        .flat_map(|folder| ["redis-server", "valkey-server"].map(|name| folder.join(name)));
+    places.into_iter().find(|place| place.is_file()).unwrap_or_else(|| {
+        panic!(
+            "no Redis server found: run scripts/test, which installs one, or install it yourself \
+             (apt-get install redis-server, dnf install valkey, brew install redis)"
+        )
+    })
+}
+
+/// How often each command ran.
+#[derive(Clone, Debug)]
+pub struct CommandCalls(Vec<(String, u64)>);
+
+impl CommandCalls {
+    /// The calls of all these commands together; names in lower case, a subcommand as
+    /// `script|load`.
+    #[must_use]
+    pub fn of(&self, names: &[&str]) -> u64 {
+        let wanted = self.0.iter().filter(|(name, _)| names.contains(&name.as_str()));
+        wanted.map(|(_, calls)| calls).sum()
+    }
+
+    /// Lines are `cmdstat_<name>:calls=<n>,usec=…`.
+    fn parse(info: &str) -> Self {
+        let counts = info.lines().filter_map(|line| {
+            let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
+        });
+        Self(counts.collect())
+    }
+}
