@@ -2,6 +2,8 @@
 //!
 //! - [`Server`]: a Redis server of one test, which can be frozen, killed and restarted, and whose
 //!   clock can be shifted ([`ServerClock`]).
+//! - [`FaultProxy`]: a link between a client and a server that delays, loses and breaks what is
+//!   asked for, command by command.
 //! - [`history`]: checks that holds did not overlap and that their tokens grew.
 //! - [`eventually`]: waits for a fact; tests use it where they would sleep.
 //!
@@ -13,8 +15,10 @@
 mod clock_shim;
 pub mod history;
 mod poll;
+pub mod proxy;
 mod server;
 
 pub use clock_shim::ServerClock;
 pub use poll::eventually;
+pub use proxy::{FaultProxy, Pick};
 pub use server::{CommandCalls, Server, ServerBuilder};
