@@ -62,7 +62,7 @@ impl Launch {
             .stderr(output.try_clone()?)
             .stdout(output)
             .spawn()?;
-        let keeper = keeper_of(&server);
+        let keeper = keeper_of(&server, &self.folder);
         Ok(Process { keeper, server })
     }
 }
@@ -74,11 +74,14 @@ pub(super) struct Process {
     server: Child,
 }
 
-/// Kills the server when this process is gone, whatever ended it: it waits on a pipe that only
-/// this process holds open. (The kernel's parent-death signal would need unsafe code.)
-fn keeper_of(server: &Child) -> Child {
+/// Kills the server and removes its folder when this process is gone, whatever ended it: it waits
+/// on a pipe that only this process holds open. (The kernel's parent-death signal would need
+/// unsafe code.)
+fn keeper_of(server: &Child, folder: &Path) -> Child {
     Command::new("sh")
-        .args(["-c", "read -r _; kill -KILL \"$1\"", "keeper", &server.id().to_string()])
+        .args(["-c", "read -r _; kill -KILL \"$1\"; rm -rf \"$2\"", "keeper"])
+        .arg(server.id().to_string())
+        .arg(folder)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
