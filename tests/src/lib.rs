@@ -6,6 +6,7 @@
 //!   asked for, command by command.
 //! - [`history`]: checks that holds did not overlap and that their tokens grew.
 //! - [`eventually`]: waits for a fact; tests use it where they would sleep.
+//! - [`rounds`]: how often a long loop runs, with and without `scripts/test --soak`.
 //!
 //! The suites are `tests/tests/*.rs`. A suite whose subject is time is named `timed_*`:
 //! `scripts/test` runs such a suite one test at a time.
@@ -17,8 +18,10 @@ pub mod history;
 mod poll;
 pub mod proxy;
 mod server;
+mod soak;
 
 pub use clock_shim::ServerClock;
 pub use poll::eventually;
 pub use proxy::{FaultProxy, Pick};
 pub use server::{CommandCalls, Server, ServerBuilder};
+pub use soak::rounds;

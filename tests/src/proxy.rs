@@ -66,7 +66,8 @@ impl FaultProxy {
         client_of(&self.url)
     }
 
-    /// As [`Server::connection`], by way of the proxy.
+    /// A connection by way of the proxy, with the time-outs that redis-rs sets by itself (an
+    /// answer within 0.5 s).
     pub async fn connection(&self) -> MultiplexedConnection {
         self.client().get_multiplexed_async_connection().await.expect("a server that answers")
     }

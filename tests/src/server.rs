@@ -6,15 +6,18 @@ use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
-use redis::{AsyncCommands, Client, IntoConnectionInfo};
+use redis::{AsyncCommands, AsyncConnectionConfig, Client, IntoConnectionInfo};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::ServerClock;
 use process::{Launch, Process};
+
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A Redis server on a free port of 127.0.0.1, in a temporary folder, without persistence. It ends
 /// with this value, and also when the test's process is killed.
@@ -84,9 +87,14 @@ impl Server {
         client_of(&self.url())
     }
 
-    /// A new connection of [`Server::client`].
+    /// A new connection of [`Server::client`]. It waits 10 s for an answer, where a connection of
+    /// the client itself gives up after 0.5 s: a loaded machine fails no test.
     pub async fn connection(&self) -> MultiplexedConnection {
-        self.client().get_multiplexed_async_connection().await.expect("a server that answers")
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let connection = self.client().get_multiplexed_async_connection_with_config(&config).await;
+        connection.expect("a server that answers")
     }
 
     /// The clock of a server that was started with [`ServerBuilder::clock_shim`].
