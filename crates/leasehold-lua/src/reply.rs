@@ -172,6 +172,26 @@ impl ReleaseReply {
     }
 }
 
+/// What a release by force answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForceReply {
+    /// The named hold was ended, by this call or an earlier copy of it.
+    pub ended: bool,
+    /// Call again at once.
+    pub again: bool,
+}
+
+impl ForceReply {
+    /// Reads the reply of a force_release script.
+    ///
+    /// # Errors
+    /// [`DecodeError`] on anything else.
+    pub fn decode(reply: &Reply) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(reply, "force_release")?;
+        Ok(Self { ended: fields.flag()?, again: fields.flag()? })
+    }
+}
+
 /// What a renewal answers for one hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RenewReply {

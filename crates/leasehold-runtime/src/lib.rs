@@ -1,1 +1,32 @@
-//! x
+#![doc = include_str!("../README.md")]
+
+mod acquire;
+mod adopt;
+mod backend;
+mod clock;
+mod delivery;
+pub mod engine;
+mod error;
+mod event;
+mod guard;
+mod hold;
+mod holder;
+mod name;
+mod options;
+mod owner;
+mod session;
+mod token;
+
+pub use error::{
+    AcquireError, AdoptError, BackendError, BackendErrorKind, ConfigError, ExtendError, Lost, LostReason,
+    ReleaseError, ShutdownError,
+};
+pub use event::Event;
+pub use guard::{Any, Exclusive, Guard, LostFuture, Mode};
+pub use holder::{Holder, Queue, Trace, Waiter};
+pub use name::{LONGEST_NAME, Name};
+pub use options::Options;
+pub use owner::Owner;
+pub use redis;
+pub use session::{Session, SessionBuilder, Statistics};
+pub use token::FencingToken;

@@ -1,0 +1,281 @@
+//! The way of one acquire: enter the registry, send, and either hold or wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_lua::Mode;
+use leasehold_lua::reply::{AcquireReply, ReleaseReply};
+use tokio::sync::oneshot;
+
+use crate::clock::{Moment, Sample, now, sleep_until};
+use crate::delivery::{Delivered, Undelivered, deliver};
+use crate::engine::Plan;
+use crate::error::AcquireError;
+use crate::hold::Hold;
+use crate::holder::Holder;
+use crate::session::{Link, Origin, Outcome};
+
+/// How long an acquire waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Patience {
+    /// Not at all; busy is `None`.
+    Try,
+    /// At most so long; zero is one full try.
+    Within(Duration),
+    /// Until it is granted.
+    Forever,
+}
+
+/// Takes, waits, or gives up; whatever way it ends, nothing of it stays on the server beyond a hold that is returned.
+pub(crate) async fn acquire(
+    link: &Link,
+    plan: Arc<Plan>,
+    patience: Patience,
+) -> Result<Option<Hold>, AcquireError> {
+    Link::check_runtime()?;
+    let started = now();
+    let waits = match patience {
+        Patience::Try => false,
+        Patience::Within(wait) => !wait.is_zero(),
+        Patience::Forever => true,
+    };
+    let until = match patience {
+        Patience::Within(wait) if waits => started.plus(wait),
+        Patience::Forever => Moment::NEVER,
+        Patience::Try | Patience::Within(_) => started.plus(link.settings().response_timeout),
+    };
+    let mut attempt = Attempt::enter(link, plan, started)?;
+    let mode = if waits { Mode::Wait { max_waiters: attempt.plan.spec.checked().max_waiters() } } else { Mode::Try };
+    match attempt.ask(mode, until).await? {
+        Asked::Holds(hold) => Ok(Some(hold)),
+        Asked::Busy if matches!(patience, Patience::Try) => Ok(None),
+        Asked::Busy => Err(attempt.timed_out(None)),
+        Asked::Waits => attempt.wait(until).await.map(Some),
+    }
+}
+
+/// An acquisition that is not a hold yet. Dropped before it is one, it is ended by the session's thread.
+struct Attempt<'a> {
+    link: &'a Link,
+    plan: Arc<Plan>,
+    told: oneshot::Receiver<Outcome>,
+    started: Moment,
+    /// How many stood before it when it was last told.
+    position: Option<u64>,
+}
+
+enum Asked {
+    Holds(Hold),
+    Waits,
+    Busy,
+}
+
+impl<'a> Attempt<'a> {
+    fn enter(link: &'a Link, plan: Arc<Plan>, started: Moment) -> Result<Self, AcquireError> {
+        let (tell, told) = oneshot::channel();
+        link.shared().registry.enter(plan.clone(), tell)?;
+        Ok(Self { link, plan, told, started, position: None })
+    }
+
+    /// Sends the acquire until it is answered. A grant that arrives first is as good as the answer.
+    async fn ask(&mut self, mode: Mode, until: Moment) -> Result<Asked, AcquireError> {
+        let call = self.plan.acquire(mode, self.link.terms());
+        let (registry, uuid) = (&self.link.shared().registry, self.plan.uuid());
+        loop {
+            let sending = deliver(self.link, &call, until, || registry.doubt(uuid));
+            let answer = tokio::select! {
+                biased;
+                told = &mut self.told => {
+                    // The answer to the acquire is still to come, and nobody will hear it.
+                    registry.doubt(uuid);
+                    return outcome(told).map(Asked::Holds);
+                }
+                answer = sending => answer,
+            };
+            match self.read(answer)? {
+                Read::Asked(asked) => return Ok(asked),
+                Read::Again => {}
+            }
+        }
+    }
+
+    fn read(&mut self, answer: Result<Delivered, Undelivered>) -> Result<Read, AcquireError> {
+        let answer = answer.map_err(|failed| self.unanswered(failed))?;
+        let reply = AcquireReply::decode(&answer.reply).map_err(|error| AcquireError::Backend(error.into()))?;
+        let registry = &self.link.shared().registry;
+        let again = matches!(
+            reply,
+            AcquireReply::Queued { again: true, .. }
+                | AcquireReply::Busy { again: true, .. }
+                | AcquireReply::Saturated { again: true, .. }
+        );
+        if again {
+            return Ok(Read::Again);
+        }
+        registry.answered(self.plan.uuid());
+        match reply {
+            AcquireReply::Taken { token, left_ms, .. } => {
+                self.taken(answer.sent, token, Duration::from_millis(left_ms)).map(Read::Asked)
+            }
+            AcquireReply::Queued { position, check_ms, ticket, now_us, .. } => {
+                self.position = Some(position);
+                let sample = Sample { sent: answer.sent, server_us: now_us };
+                let check_at = now().plus(Duration::from_millis(check_ms));
+                if registry.queued(self.plan.uuid(), ticket, sample, check_at) {
+                    self.link.shared().poke.notify_one();
+                }
+                Ok(Read::Asked(Asked::Waits))
+            }
+            AcquireReply::Busy { .. } => {
+                self.nothing_left();
+                Ok(Read::Asked(Asked::Busy))
+            }
+            AcquireReply::Saturated { retry_ms, .. } => {
+                self.nothing_left();
+                Err(AcquireError::Saturated { retry_after: Duration::from_millis(retry_ms) })
+            }
+            AcquireReply::TooManyEntries => {
+                self.nothing_left();
+                Err(AcquireError::TooManyEntries)
+            }
+            AcquireReply::Cancelled => Err(AcquireError::Closed),
+        }
+    }
+
+    /// The server has answered that it keeps nothing of this id; unless a copy is still under way.
+    fn nothing_left(&self) {
+        let registry = &self.link.shared().registry;
+        match registry.ending_if_waiting(self.plan.uuid()) {
+            Some(true) => self.link.end(self.plan.clone(), true, Origin::Lost),
+            Some(false) => registry.forget(self.plan.uuid()),
+            None => {}
+        }
+    }
+
+    fn unanswered(&self, failed: Undelivered) -> AcquireError {
+        if !failed.doubtful {
+            // Surely nothing was done: there is nothing to end.
+            self.link.shared().registry.forget(self.plan.uuid());
+        }
+        AcquireError::Backend(failed.error)
+    }
+
+    /// The reply says that it holds: armed first, then handed out.
+    fn taken(&mut self, sent: Moment, token: u64, left: Duration) -> Result<Asked, AcquireError> {
+        let shared = self.link.shared();
+        shared.saw_token(token);
+        let deadline = shared.settings.drift.deadline_of_reply(sent, left);
+        if deadline.passed() {
+            return Err(AcquireError::ValidityTooShort { remaining: deadline.left() });
+        }
+        match shared.registry.win(self.plan.uuid(), token, deadline, &shared.events) {
+            Some(won) => Ok(Asked::Holds(crate::session::arm(self.link.clone(), won.state))),
+            // Told by a push a moment ago, or closed.
+            None => match self.told.try_recv() {
+                Ok(told) => outcome(Ok(told)).map(Asked::Holds),
+                Err(_) => Err(AcquireError::Closed),
+            },
+        }
+    }
+
+    async fn wait(mut self, until: Moment) -> Result<Hold, AcquireError> {
+        tokio::select! {
+            biased;
+            told = &mut self.told => return outcome(told),
+            () = wait_until(until) => {}
+        }
+        let Some(late) = self.link.shared().registry.ending_if_waiting(self.plan.uuid()) else {
+            // Granted in this very moment.
+            return outcome((&mut self.told).await);
+        };
+        let left = self.leave(late).await;
+        Err(self.timed_out(left))
+    }
+
+    /// Leaves the queue, and learns who holds. If Redis does not answer soon, the thread goes on with it.
+    async fn leave(&mut self, late: bool) -> Option<ReleaseReply> {
+        let mut leaving = Leaving { link: self.link, plan: &self.plan, late, answered: false };
+        let until = now().plus(self.link.settings().response_timeout.min(LEAVING));
+        let call = self.plan.release(late, self.link.terms());
+        let answer = deliver(self.link, &call, until, || ()).await.ok()?;
+        let reply = ReleaseReply::decode(&answer.reply).ok()?;
+        leaving.answered = !reply.again();
+        if leaving.answered {
+            self.link.shared().registry.forget(self.plan.uuid());
+        }
+        Some(reply)
+    }
+
+    fn timed_out(&self, left: Option<ReleaseReply>) -> AcquireError {
+        let waited = now().since(self.started);
+        let mut error = AcquireError::TimedOut {
+            waited,
+            position: self.position,
+            holder: None,
+            remaining: None,
+            held_by_this_session: false,
+        };
+        if let (
+            Some(ReleaseReply::Left { position: at, left_ms, since_ms, note, now_us, .. }),
+            AcquireError::TimedOut { position, holder, remaining, held_by_this_session, .. },
+        ) = (left, &mut error)
+        {
+            *position = Some(at);
+            let lasts = Duration::from_millis(left_ms);
+            *remaining = (left_ms > 0).then_some(lasts);
+            if since_ms > 0 {
+                let held_for = Duration::from_millis((now_us / 1000).saturating_sub(since_ms));
+                let found = Holder::new(&note, held_for, lasts, 1);
+                *held_by_this_session = found.session == self.link.identity().trace;
+                *holder = Some(Box::new(found));
+            }
+        }
+        error
+    }
+}
+
+/// How long a waiter whose time is over still waits to hear who holds.
+const LEAVING: Duration = Duration::from_millis(250);
+
+enum Read {
+    Asked(Asked),
+    Again,
+}
+
+fn outcome(told: Result<Outcome, oneshot::error::RecvError>) -> Result<Hold, AcquireError> {
+    match told {
+        Ok(Outcome::Granted(hold)) => Ok(hold),
+        Ok(Outcome::Refused(error)) => Err(error),
+        Err(_) => Err(AcquireError::Closed),
+    }
+}
+
+async fn wait_until(until: Moment) {
+    if until == Moment::NEVER { std::future::pending().await } else { sleep_until(until).await }
+}
+
+/// Leaving the queue, as long as nobody has answered: dropped, the thread goes on with it.
+struct Leaving<'a> {
+    link: &'a Link,
+    plan: &'a Arc<Plan>,
+    late: bool,
+    answered: bool,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.link.end(self.plan.clone(), self.late, Origin::Lost);
+        }
+    }
+}
+
+impl Drop for Attempt<'_> {
+    /// I9: what still waits is ended. What was granted meanwhile lies in the channel and is released with it.
+    fn drop(&mut self) {
+        if let Some(late) = self.link.shared().registry.ending_if_waiting(self.plan.uuid()) {
+            self.link.end(self.plan.clone(), late, Origin::Lost);
+        }
+    }
+}
+

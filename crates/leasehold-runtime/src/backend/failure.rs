@@ -1,0 +1,168 @@
+//! What went wrong with one call, and what that means for it.
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::error::{BackendError, BackendErrorKind as Kind};
+
+/// A call that was not answered as it should be.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// For the user.
+    pub(crate) error: BackendError,
+    /// The script may have run, or may still run. `false` = surely not.
+    pub(crate) may_have_run: bool,
+    /// Asking again may help.
+    pub(crate) transient: bool,
+    /// The connection is of no more use: dead, or to a server that became a replica.
+    pub(crate) connection_spent: bool,
+    /// No answer came in time.
+    pub(super) silent: bool,
+    /// The server has forgotten the script.
+    pub(super) no_script: bool,
+}
+
+/// Words of the server that pass: it loads, fails over, moves slots, or runs somebody's long script.
+const PASSING: [&str; 9] = [
+    "LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MOVED", "ASK", "NOREPLICAS", "UNKILLABLE",
+];
+
+impl Failure {
+    pub(crate) fn timed_out() -> Self {
+        Self {
+            error: BackendError::timed_out(),
+            may_have_run: true,
+            transient: true,
+            connection_spent: false,
+            silent: true,
+            no_script: false,
+        }
+    }
+
+    /// The answer was not of this layout.
+    pub(crate) fn unreadable(error: BackendError) -> Self {
+        Self { error, may_have_run: true, transient: false, connection_spent: false, silent: false, no_script: false }
+    }
+
+    /// No connection could be made: the call was not sent.
+    pub(crate) fn connecting(error: RedisError) -> Self {
+        let failure = Self::from(error);
+        Self { may_have_run: false, transient: failure.error.kind() == Kind::Unreachable || failure.transient, ..failure }
+    }
+
+    /// A subscription was confirmed, but its messages do not arrive.
+    pub(crate) fn undelivered() -> Self {
+        let error = BackendError::new(Kind::Unsupported, "a message to the inbox did not arrive");
+        Self { error, may_have_run: false, transient: true, connection_spent: false, silent: false, no_script: false }
+    }
+
+    pub(crate) fn connecting_timed_out() -> Self {
+        Self { may_have_run: false, ..Self::timed_out() }
+    }
+
+    fn server(code: &str, error: RedisError) -> Self {
+        let detail = error.detail().unwrap_or_default().to_owned();
+        let (kind, code) = server_kind(code, &detail);
+        let transient = PASSING.contains(&code) || kind == Kind::ReadOnly;
+        let text_of_script = detail.contains("script: ") || detail.contains("user_script");
+        let text = if detail.is_empty() { code.to_owned() } else { format!("{code} {detail}") };
+        Self {
+            error: BackendError::new(kind, text).with_source(error),
+            // A refusal comes before the script, or (these two) before its first write. What a script met in its midst
+            // names the script.
+            may_have_run: text_of_script && !matches!(kind, Kind::ReadOnly | Kind::OutOfMemory),
+            transient,
+            connection_spent: kind == Kind::ReadOnly,
+            silent: false,
+            no_script: code == "NOSCRIPT",
+        }
+    }
+}
+
+/// The kind by the error's first word. Servers before 7.0 wrap what a script met in an `ERR`: look inside.
+fn server_kind<'a>(code: &'a str, detail: &'a str) -> (Kind, &'a str) {
+    const KNOWN: [(&str, Kind); 7] = [
+        ("NOAUTH", Kind::Auth),
+        ("WRONGPASS", Kind::Auth),
+        ("NOPERM", Kind::NoPermission),
+        ("WRONGTYPE", Kind::WrongType),
+        ("READONLY", Kind::ReadOnly),
+        ("OOM", Kind::OutOfMemory),
+        ("CROSSSLOT", Kind::CrossSlot),
+    ];
+    let inside = code == "ERR" && detail.contains("user_script");
+    let found = KNOWN.iter().find(|(word, _)| *word == code || (inside && detail.contains(word)));
+    match found {
+        Some((word, kind)) => (*kind, *word),
+        None if detail.starts_with("unknown command") => (Kind::Unsupported, code),
+        None => (Kind::Server, code),
+    }
+}
+
+impl From<RedisError> for Failure {
+    fn from(error: RedisError) -> Self {
+        match error.kind() {
+            ErrorKind::Server(kind) => {
+                let code = error.code().unwrap_or(word_of(kind)).to_owned();
+                Self::server(&code, error)
+            }
+            ErrorKind::Extension => {
+                let code = error.code().unwrap_or_default().to_owned();
+                Self::server(&code, error)
+            }
+            ErrorKind::AuthenticationFailed => Self {
+                error: BackendError::new(Kind::Auth, "").with_source(error),
+                may_have_run: false,
+                transient: false,
+                connection_spent: true,
+                silent: false,
+                no_script: false,
+            },
+            ErrorKind::RESP3NotSupported => Self {
+                error: BackendError::new(Kind::Unsupported, "RESP3 is needed").with_source(error),
+                may_have_run: false,
+                transient: false,
+                connection_spent: true,
+                silent: false,
+                no_script: false,
+            },
+            _ => Self {
+                may_have_run: !error.is_connection_refusal(),
+                transient: true,
+                connection_spent: !error.is_timeout(),
+                silent: error.is_timeout(),
+                no_script: false,
+                error: BackendError::new(Kind::Unreachable, error.category().to_owned()).with_source(error),
+            },
+        }
+    }
+}
+
+fn word_of(kind: ServerErrorKind) -> &'static str {
+    match kind {
+        ServerErrorKind::NoScript => "NOSCRIPT",
+        ServerErrorKind::ReadOnly => "READONLY",
+        ServerErrorKind::NoPerm => "NOPERM",
+        ServerErrorKind::CrossSlot => "CROSSSLOT",
+        ServerErrorKind::BusyLoading => "LOADING",
+        ServerErrorKind::TryAgain => "TRYAGAIN",
+        ServerErrorKind::ClusterDown => "CLUSTERDOWN",
+        ServerErrorKind::MasterDown => "MASTERDOWN",
+        ServerErrorKind::Moved => "MOVED",
+        ServerErrorKind::Ask => "ASK",
+        _ => "ERR",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_error_of_an_old_server_is_read_inside() {
+        let old = "Error running script (call to f_1): @user_script:3: @user_script: 3: -READONLY You can't write";
+        assert_eq!(server_kind("ERR", old), (Kind::ReadOnly, "READONLY"));
+        assert_eq!(server_kind("ERR", "user_script:9: WRONGTYPE the fencing token key").0, Kind::WrongType);
+        assert_eq!(server_kind("ERR", "a user named READONLY").0, Kind::Server);
+        assert_eq!(server_kind("OOM", "command not allowed").0, Kind::OutOfMemory);
+    }
+}

@@ -1,0 +1,124 @@
+//! A plan: the calls of one hold, as values.
+
+use std::fmt;
+use std::sync::Arc;
+
+use leasehold_lua::wire::{self, Note};
+use leasehold_lua::{Call, Mode, Terms};
+use uuid::Uuid;
+
+use super::Checked;
+use crate::clock;
+use crate::holder::Trace;
+use crate::name::Name;
+use crate::owner::Owner;
+use crate::session::Identity;
+
+/// What a primitive is to the engine.
+pub trait Spec: fmt::Debug + Send + Sync + 'static {
+    /// The name, as the user gave it.
+    fn name(&self) -> &Name;
+
+    /// The options, checked.
+    fn checked(&self) -> &Checked;
+
+    /// The key that stands for the object: its slot is the object's, and waiters with equal keys share their checks.
+    fn slot_key(&self) -> &Arc<[u8]>;
+
+    /// Takes, or enters the queue.
+    fn acquire(&self, acquisition: leasehold_lua::Acquisition<'_>, mode: Mode, terms: Terms) -> Call;
+
+    /// Asks for several waiting acquisitions, each with its ticket.
+    fn check(&self, waiting: &[(leasehold_lua::Acquisition<'_>, u64)], terms: Terms) -> Call;
+
+    /// Moves the deadline of one hold upward; the engine joins many.
+    fn renew(&self, id: &[u8], lease_ms: u64) -> Call;
+
+    /// Ends a hold or leaves the queue; `late` = an acquire of it may still arrive.
+    fn release(&self, id: &[u8], late: bool, terms: Terms) -> Call;
+}
+
+/// One attempt: one id, never used again.
+///
+/// `Debug` shows its trace, not its id (I19).
+pub struct Acquisition {
+    pub(crate) uuid: Uuid,
+    pub(crate) id: Vec<u8>,
+    pub(crate) owner: Owner,
+    pub(crate) trace: Trace,
+    pub(crate) note: Vec<u8>,
+    pub(crate) lease_ms: u64,
+}
+
+impl fmt::Debug for Acquisition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquisition").field("trace", &self.trace).finish_non_exhaustive()
+    }
+}
+
+impl Acquisition {
+    /// A fresh one. Without an owner it gets one of its own.
+    pub(crate) fn new(identity: &Identity, checked: &Checked, owner: Option<&Owner>) -> Self {
+        let uuid = Uuid::new_v4();
+        let trace = clock::random();
+        let lease_ms = checked.options.lease_ms();
+        let note = Note {
+            trace,
+            session: identity.trace,
+            pid: std::process::id(),
+            host: identity.host.clone(),
+            label: checked.options.label.clone(),
+        };
+        Self {
+            uuid,
+            id: wire::acquisition_id(uuid.simple().encode_lower(&mut Uuid::encode_buffer()), lease_ms, &identity.inbox),
+            owner: owner.cloned().unwrap_or_default(),
+            trace: Trace(trace),
+            note: note.encode(),
+            lease_ms,
+        }
+    }
+
+    /// As the scripts know it.
+    pub fn wire(&self) -> leasehold_lua::Acquisition<'_> {
+        leasehold_lua::Acquisition {
+            id: &self.id,
+            owner: self.owner.as_str(),
+            note: &self.note,
+            lease_ms: self.lease_ms,
+        }
+    }
+}
+
+/// A spec and one acquisition.
+#[derive(Debug)]
+pub struct Plan {
+    pub(crate) spec: Arc<dyn Spec>,
+    pub(crate) acquisition: Acquisition,
+}
+
+impl Plan {
+    pub(crate) fn uuid(&self) -> Uuid {
+        self.acquisition.uuid
+    }
+
+    pub(crate) fn name(&self) -> &Name {
+        self.spec.name()
+    }
+
+    pub(crate) fn options(&self) -> &crate::Options {
+        &self.spec.checked().options
+    }
+
+    pub(crate) fn acquire(&self, mode: Mode, terms: Terms) -> Call {
+        self.spec.acquire(self.acquisition.wire(), mode, terms)
+    }
+
+    pub(crate) fn renew(&self, lease_ms: u64) -> Call {
+        self.spec.renew(&self.acquisition.id, lease_ms)
+    }
+
+    pub(crate) fn release(&self, late: bool, terms: Terms) -> Call {
+        self.spec.release(&self.acquisition.id, late, terms)
+    }
+}

@@ -1,0 +1,137 @@
+//! A view: the three verbs that take.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_lua::{Call, Reply, Terms};
+
+use super::{Acquisition, Plan, Spec};
+use crate::acquire::{self, Patience};
+use crate::error::{AcquireError, BackendError};
+use crate::guard::{Guard, Mode};
+use crate::options::Wait;
+use crate::owner::Owner;
+use crate::session::Session;
+
+/// One way to take an object, by one owner or by nobody in particular. Owned and cheap to clone, so it can go into a
+/// task.
+pub struct View<M: Mode> {
+    session: Session,
+    spec: Arc<dyn Spec>,
+    owner: Option<Owner>,
+    mode: PhantomData<fn() -> M>,
+}
+
+impl<M: Mode> View<M> {
+    /// A view of an object.
+    pub fn new(session: &Session, spec: Arc<dyn Spec>) -> Self {
+        Self { session: session.clone(), spec, owner: None, mode: PhantomData }
+    }
+
+    /// The same, taken as this owner: while the owner holds, it enters again.
+    #[must_use]
+    pub fn by(&self, owner: &Owner) -> Self {
+        Self { owner: Some(owner.clone()), ..self.clone() }
+    }
+
+    /// Takes it if it is free and nobody waits; `None` if not. One round trip.
+    ///
+    /// # Errors
+    /// As [`acquire_within`](Self::acquire_within), but for the waiting.
+    ///
+    /// # Cancel safety
+    /// As [`acquire_within`](Self::acquire_within).
+    pub async fn try_acquire(&self) -> Result<Option<Guard<M>>, AcquireError> {
+        self.take(Patience::Try).await
+    }
+
+    /// Takes it, waiting at most so long; zero is one full try. One round trip if it is free, one more message (no
+    /// round trip) when it is handed over.
+    ///
+    /// # Errors
+    /// * [`TimedOut`](AcquireError::TimedOut): the wait is over.
+    /// * [`Saturated`](AcquireError::Saturated): the queue has as many waiters as the options allow; at once.
+    /// * [`TooManyEntries`](AcquireError::TooManyEntries): the owner entered 64 times already; at once.
+    /// * [`ValidityTooShort`](AcquireError::ValidityTooShort): granted, but too late to be of use; given back.
+    /// * [`Closed`](AcquireError::Closed): the session was shut down, before or while it waited.
+    /// * [`Config`](AcquireError::Config): there is no tokio runtime here.
+    /// * [`Backend`](AcquireError::Backend): Redis was out of reach for the whole wait, or refused (at once).
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the place in the queue, and the hold if it was granted meanwhile: the session
+    /// tells the server. Nothing of it outlives one lease, even if Redis is out of reach.
+    pub async fn acquire_within(&self, wait: Duration) -> Result<Guard<M>, AcquireError> {
+        let taken = self.take(Patience::Within(wait)).await?;
+        taken.ok_or(AcquireError::Closed)
+    }
+
+    /// Takes it, waiting as long as [`Options::max_wait`](crate::Options::max_wait) says. Round trips, errors and cancel
+    /// safety as [`acquire_within`](Self::acquire_within).
+    ///
+    /// # Errors
+    /// As [`acquire_within`](Self::acquire_within).
+    pub async fn acquire(&self) -> Result<Guard<M>, AcquireError> {
+        let patience = match self.spec.checked().options.max_wait {
+            Wait::AtMost(wait) => Patience::Within(wait),
+            Wait::Forever => Patience::Forever,
+        };
+        let taken = self.take(patience).await?;
+        taken.ok_or(AcquireError::Closed)
+    }
+
+    async fn take(&self, patience: Patience) -> Result<Option<Guard<M>>, AcquireError> {
+        // Boxed: the waiting part would make every caller's future large.
+        let taken = Box::pin(acquire::acquire(self.session.link(), self.plan(), patience)).await?;
+        Ok(taken.map(Guard::new))
+    }
+
+    /// A fresh acquisition of this view.
+    pub(crate) fn plan(&self) -> Arc<Plan> {
+        let checked = self.spec.checked();
+        let acquisition = Acquisition::new(self.session.link().identity(), checked, self.owner.as_ref());
+        Arc::new(Plan { spec: self.spec.clone(), acquisition })
+    }
+
+    /// Adopts the hold of this view's owner; see [`adopt`](crate::adopt).
+    ///
+    /// # Errors
+    /// See [`AdoptError`](crate::AdoptError).
+    pub async fn adopt(
+        &self,
+        call: impl FnOnce(&Acquisition) -> Call,
+    ) -> Result<Guard<M>, crate::AdoptError> {
+        let hold = Box::pin(crate::adopt::adopt(self.session.link(), self.plan(), call)).await?;
+        Ok(Guard::new(hold))
+    }
+
+    /// Asks something about the object, beside any hold: sent until it is answered, refused, or the session's response
+    /// timeout is over.
+    ///
+    /// # Errors
+    /// [`BackendError`] as the server or the connection gave it.
+    pub async fn ask(&self, call: impl FnOnce(Terms) -> Call) -> Result<Reply, BackendError> {
+        let link = self.session.link();
+        let until = crate::clock::now().plus(link.settings().response_timeout);
+        let answer = crate::delivery::deliver(link, &call(link.terms()), until, || ()).await;
+        answer.map(|delivered| delivered.reply).map_err(|failed| failed.error)
+    }
+}
+
+impl<M: Mode> Clone for View<M> {
+    fn clone(&self) -> Self {
+        Self {
+            session: self.session.clone(),
+            spec: self.spec.clone(),
+            owner: self.owner.clone(),
+            mode: PhantomData,
+        }
+    }
+}
+
+impl<M: Mode> fmt::Debug for View<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View").field("spec", &self.spec).field("owner", &self.owner).finish_non_exhaustive()
+    }
+}

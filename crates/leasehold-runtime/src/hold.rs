@@ -1,0 +1,204 @@
+//! A hold: what the guard owns, and what it shares with the watchdog.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{Moment, now};
+use crate::engine::Plan;
+use crate::error::{Lost, LostReason};
+use crate::event::{Event, Events};
+use crate::session::{Link, Origin};
+use crate::token::FencingToken;
+
+/// What is true of a hold right now. Shared by guard, watchdog and whoever awaits its loss; it releases nothing.
+pub(crate) struct HoldState {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) token: FencingToken,
+    /// When it was granted, or a little later.
+    pub(crate) since: Moment,
+    /// When the longest hold is reached.
+    pub(crate) limit: Moment,
+    deadline: AtomicU64,
+    /// The last renewal failed: a deadline that passes now passed because Redis was out of reach.
+    unreachable: AtomicBool,
+    released: AtomicBool,
+    lost: OnceLock<LostReason>,
+    ended: CancellationToken,
+    events: Events,
+}
+
+impl HoldState {
+    pub(crate) fn new(plan: Arc<Plan>, token: u64, deadline: Moment, events: Events) -> Self {
+        let since = now();
+        let options = plan.options();
+        let limit = if options.renewed { since.plus(options.hold_at_most) } else { Moment::NEVER };
+        Self {
+            token: FencingToken::new(token),
+            since,
+            limit,
+            deadline: AtomicU64::new(deadline.as_nanos()),
+            unreachable: AtomicBool::new(false),
+            released: AtomicBool::new(false),
+            lost: OnceLock::new(),
+            ended: CancellationToken::new(),
+            events,
+            plan,
+        }
+    }
+
+    /// I2: the guard says held only before this moment.
+    pub(crate) fn deadline(&self) -> Moment {
+        Moment::from_nanos(self.deadline.load(Ordering::Acquire)).min(self.limit)
+    }
+
+    /// A renewal moved the deadline; it never moves back.
+    pub(crate) fn renewed_until(&self, deadline: Moment) {
+        self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
+        self.unreachable.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn renewal_failed(&self) {
+        self.unreachable.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the hold for everybody who looks; the first reason stays.
+    pub(crate) fn lose(&self, reason: LostReason) {
+        if self.released.load(Ordering::Acquire) || self.lost.set(reason).is_err() {
+            return;
+        }
+        self.ended.cancel();
+        let name = self.plan.name().clone();
+        if reason == LostReason::HoldLimit {
+            self.events.emit(&Event::HoldLimit { name: name.clone() });
+        }
+        self.events.emit(&Event::Lost { name, reason });
+    }
+
+    /// Why it is lost, if it is. Looks at the clock, so that nobody depends on the watchdog being on time.
+    pub(crate) fn lost(&self) -> Option<LostReason> {
+        if self.lost.get().is_none() && self.deadline().passed() {
+            self.lose(if self.limit.passed() {
+                LostReason::HoldLimit
+            } else if self.unreachable.load(Ordering::Relaxed) {
+                LostReason::Unreachable
+            } else {
+                LostReason::Expired
+            });
+        }
+        self.lost.get().copied()
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        !self.is_released() && self.lost().is_none()
+    }
+
+    /// It was released, or given away: nothing that comes later is a loss.
+    pub(crate) fn is_released(&self) -> bool {
+        self.released.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn loss(&self, reason: LostReason) -> Lost {
+        Lost { name: self.plan.name().clone(), reason }
+    }
+
+    pub(crate) fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+}
+
+impl fmt::Debug for HoldState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HoldState")
+            .field("plan", &self.plan)
+            .field("token", &self.token)
+            .field("lost", &self.lost)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The one owner of a hold. Dropping it releases, through the session's thread: it never blocks, never panics, and
+/// needs no runtime.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    link: Link,
+    state: Arc<HoldState>,
+    finished: bool,
+}
+
+/// How a hold leaves its guard.
+#[derive(Debug)]
+pub(crate) enum Leaving {
+    /// It was lost before.
+    Lost(LostReason),
+    /// A release has to be sent; `late` goes with it.
+    Release { late: bool },
+}
+
+impl Hold {
+    pub(crate) fn new(link: Link, state: Arc<HoldState>) -> Self {
+        Self { link, state, finished: false }
+    }
+
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    pub(crate) fn state(&self) -> &Arc<HoldState> {
+        &self.state
+    }
+
+    /// Out of the watchdog, and out of the registry's holds. A lost hold is not released again, but where only the
+    /// local deadline has passed the server may still keep it: the thread clears that away without anybody waiting.
+    pub(crate) fn leave(&mut self) -> Leaving {
+        self.finished = true;
+        let lost = self.state.lost();
+        self.state.released.store(true, Ordering::Release);
+        let shared = self.link.shared();
+        let uuid = self.state.plan.uuid();
+        shared.watchdog.disarm(uuid); // I3: before the release is sent
+        let late = shared.registry.ending(uuid);
+        match lost {
+            None => Leaving::Release { late },
+            Some(reason) => {
+                let server_says_so = matches!(
+                    reason,
+                    LostReason::NotOwner | LostReason::ForceReleased | LostReason::Shutdown
+                );
+                if server_says_so {
+                    shared.registry.forget(uuid);
+                } else {
+                    self.link.end(self.state.plan.clone(), late, Origin::Lost);
+                }
+                Leaving::Lost(reason)
+            }
+        }
+    }
+
+    /// Stops looking after the hold without ending it.
+    pub(crate) fn give_away(mut self) -> crate::owner::Owner {
+        self.finished = true;
+        self.state.released.store(true, Ordering::Release);
+        let shared = self.link.shared();
+        shared.watchdog.disarm(self.state.plan.uuid());
+        shared.registry.forget(self.state.plan.uuid());
+        self.state.plan.acquisition.owner.clone()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        match self.leave() {
+            Leaving::Release { late } => self.link.end(self.state.plan.clone(), late, Origin::Dropped),
+            Leaving::Lost(reason) => {
+                let name = self.state.plan.name().clone();
+                self.link.shared().events.emit(&Event::ReleaseLost { name, reason });
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Options of a hold.
+
+use std::time::Duration;
+
+use crate::error::ConfigError;
+
+const MS: Duration = Duration::from_millis(1);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How a lock is held and waited for. A value: make it once, give it to several locks.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold_runtime::Options;
+///
+/// let nightly = Options::default()
+///     .lease(Duration::from_secs(10))
+///     .hold_at_most(Duration::from_secs(3600))
+///     .max_wait(Duration::from_secs(30))
+///     .label("nightly invoices");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct Options {
+    pub(crate) lease: Duration,
+    pub(crate) renewed: bool,
+    pub(crate) hold_at_most: Duration,
+    pub(crate) hold_at_least: Duration,
+    pub(crate) max_wait: Wait,
+    pub(crate) max_waiters: Option<u32>,
+    pub(crate) label: String,
+}
+
+/// How long `acquire` waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    AtMost(Duration),
+    Forever,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(30),
+            renewed: true,
+            hold_at_most: Duration::from_secs(600),
+            hold_at_least: Duration::ZERO,
+            max_wait: Wait::AtMost(Duration::from_secs(5)),
+            max_waiters: None,
+            label: String::new(),
+        }
+    }
+}
+
+impl Options {
+    /// How long the server keeps a hold that is not renewed; default 30 s, whole milliseconds from 1 ms to 24 h.
+    ///
+    /// The watchdog renews at a third of it, whatever it is: setting the lease never switches renewal off. Short: a dead
+    /// holder frees the lock soon. Long: an outage of Redis or a paused process costs no hold.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self.renewed = true;
+        self
+    }
+
+    /// A lease that is never renewed: the hold ends after it, whatever happens. [`hold_at_most`](Self::hold_at_most) is
+    /// ignored. For work whose length is known and whose process may be stopped from outside.
+    pub fn fixed(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self.renewed = false;
+        self
+    }
+
+    /// The longest hold, from its grant; default 10 min, up to 7 days. Then renewal stops and the guard reports
+    /// [`LostReason::HoldLimit`](crate::LostReason::HoldLimit): a stuck holder does not keep the lock for ever.
+    pub fn hold_at_most(mut self, most: Duration) -> Self {
+        self.hold_at_most = most;
+        self
+    }
+
+    /// The shortest hold, from its grant; default 0, not more than [`hold_at_most`](Self::hold_at_most). An earlier
+    /// release keeps the lock closed until then: several machines whose clocks differ start the same short job once.
+    pub fn hold_at_least(mut self, least: Duration) -> Self {
+        self.hold_at_least = least;
+        self
+    }
+
+    /// How long `acquire` waits; default 5 s. Any wait is legal. To wait without end, ask for it by name:
+    /// [`wait_forever`](Self::wait_forever).
+    pub fn max_wait(mut self, wait: Duration) -> Self {
+        self.max_wait = Wait::AtMost(wait);
+        self
+    }
+
+    /// `acquire` waits without end. A bound is nearly always better: a caller that has given up should not wait.
+    pub fn wait_forever(mut self) -> Self {
+        self.max_wait = Wait::Forever;
+        self
+    }
+
+    /// The most waiters of the name; default no bound. One more is refused at once with
+    /// [`AcquireError::Saturated`](crate::AcquireError::Saturated): shed load instead of piling it up.
+    pub fn max_waiters(mut self, most: u32) -> Self {
+        self.max_waiters = Some(most);
+        self
+    }
+
+    /// Words for people who look at the lock: the name of the job, say. At most 128 bytes. Anybody who may read the
+    /// keys can read it.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// Checks every bound; nothing is sent before.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        check_lease(self.lease)?;
+        if self.renewed && self.lease > self.hold_at_most {
+            return Err(ConfigError::LeaseOverHoldAtMost { lease: self.lease, hold_at_most: self.hold_at_most });
+        }
+        if self.hold_at_most > DAY * 7 {
+            return Err(ConfigError::HoldAtMost { hold_at_most: self.hold_at_most });
+        }
+        if self.hold_at_least > self.hold_at_most {
+            return Err(ConfigError::HoldAtLeast {
+                hold_at_least: self.hold_at_least,
+                hold_at_most: self.hold_at_most,
+            });
+        }
+        if self.label.len() > 128 {
+            return Err(ConfigError::Label { length: self.label.len() });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn lease_ms(&self) -> u64 {
+        whole_ms(self.lease)
+    }
+}
+
+/// A lease is whole milliseconds, 1 ms to 24 h: Redis refuses fractions, and 0 would delete the key.
+pub(crate) fn check_lease(lease: Duration) -> Result<(), ConfigError> {
+    if lease < MS || lease > DAY || lease.subsec_nanos() % 1_000_000 != 0 {
+        return Err(ConfigError::Lease { lease });
+    }
+    Ok(())
+}
+
+/// Milliseconds for the wire; part of one counts whole, too large saturates.
+pub(crate) fn whole_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_outside_the_bounds_are_refused() {
+        let bad = [Duration::ZERO, Duration::from_micros(999), Duration::from_micros(1_500), DAY + MS, Duration::MAX];
+        for lease in bad {
+            for options in [Options::default().lease(lease), Options::default().fixed(lease)] {
+                assert!(matches!(options.check(), Err(ConfigError::Lease { .. })), "{lease:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_lease_fits_into_the_hold_unless_it_is_fixed() {
+        let hour = Duration::from_secs(3600);
+        assert!(matches!(Options::default().lease(hour).check(), Err(ConfigError::LeaseOverHoldAtMost { .. })));
+        assert!(Options::default().fixed(hour).check().is_ok());
+        assert!(Options::default().lease(hour).hold_at_most(hour).check().is_ok());
+    }
+
+    #[test]
+    fn the_shortest_hold_is_not_longer_than_the_longest() {
+        let options = Options::default().hold_at_least(Duration::from_secs(601));
+        assert!(matches!(options.check(), Err(ConfigError::HoldAtLeast { .. })));
+        assert!(matches!(
+            Options::default().hold_at_most(Duration::MAX).check(),
+            Err(ConfigError::HoldAtMost { .. })
+        ));
+    }
+
+    #[test]
+    fn any_wait_is_legal() {
+        for wait in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+            assert!(Options::default().max_wait(wait).check().is_ok());
+        }
+    }
+
+    #[test]
+    fn milliseconds_round_up_and_saturate() {
+        assert_eq!(whole_ms(Duration::from_micros(1)), 1);
+        assert_eq!(whole_ms(Duration::MAX), u64::MAX);
+    }
+}

@@ -1,0 +1,153 @@
+//! The check: nothing depends on a message (I11). All waiters of this process on one name ask together what is so now;
+//! the same call is their sign of life, and it hands on what expired.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use leasehold_lua::Reply;
+use leasehold_lua::reply::{CheckAnswer, CheckReply};
+
+use super::link::Shared;
+use super::registry::{DueCheck, Outcome};
+use super::thread::Granter;
+use crate::backend::Failure;
+use crate::clock::{Moment, Sample, jittered, now};
+use crate::engine::Plan;
+use crate::error::{AcquireError, BackendError};
+
+/// One call asks for at most so many waiters, the longest waiting first.
+const LARGEST_CHECK: usize = 128;
+
+/// Asks for all waiters of one name, and sets when they are due again.
+pub(super) async fn check(granter: Granter, due: DueCheck) {
+    let shared = granter.shared().clone();
+    let mut next = Next::default();
+    for chunk in due.waiting.chunks(LARGEST_CHECK) {
+        loop {
+            let again = check_chunk(&granter, &due, chunk, &mut next).await;
+            if !again {
+                break;
+            }
+        }
+    }
+    // While pushes do not arrive the checks come as fast as their pauses allow.
+    let regular = if shared.inbox_up.load(Ordering::Relaxed) { next.at } else { None };
+    shared.registry.checked(&due.key, next.sample, regular);
+    shared.poke.notify_one();
+}
+
+/// What the chunks of one check say together.
+#[derive(Debug, Default)]
+struct Next {
+    at: Option<Moment>,
+    sample: Option<Sample>,
+    failed: bool,
+}
+
+/// Answers whether the script reached its bound and wants the same call again.
+async fn check_chunk(granter: &Granter, due: &DueCheck, chunk: &[(Arc<Plan>, u64)], next: &mut Next) -> bool {
+    let shared = granter.shared();
+    let waiting: Vec<_> = chunk.iter().map(|(plan, ticket)| (plan.acquisition.wire(), *ticket)).collect();
+    let call = due.spec.check(&waiting, shared.terms());
+    shared.counters.checks.fetch_add(1, Ordering::Relaxed);
+    let sent = now();
+    let answer = shared.own.call(&call, shared.settings.response_timeout).await;
+    for (plan, _) in chunk {
+        shared.registry.answered(plan.uuid());
+    }
+    match answer.map(|reply| decode(&reply, chunk.len())) {
+        Ok(Ok(reply)) => {
+            let sample = Sample { sent, server_us: reply.now_us };
+            for ((plan, _), answer) in chunk.iter().zip(&reply.answers) {
+                settle(granter, plan, sample, answer);
+            }
+            next.answered(sample, now().plus(pause(shared, reply.check_ms)));
+            reply.again
+        }
+        Ok(Err(error)) => {
+            refuse_all(shared, chunk, &error);
+            false
+        }
+        Err(failure) => {
+            next.unanswered();
+            unanswered(shared, chunk, failure);
+            false
+        }
+    }
+}
+
+fn decode(reply: &Reply, expected: usize) -> Result<CheckReply, String> {
+    match CheckReply::decode(reply) {
+        Ok(reply) if reply.answers.len() == expected => Ok(reply),
+        Ok(_) => Err("a check was answered for other waiters".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The regular pause is jittered downward, so that what started together does not go on in step; the end of a lease is
+/// met exactly.
+fn pause(shared: &Shared, check_ms: u64) -> Duration {
+    let pause = Duration::from_millis(check_ms);
+    if pause >= shared.settings.check_every { jittered(pause) } else { pause + Duration::from_millis(1) }
+}
+
+fn settle(granter: &Granter, plan: &Arc<Plan>, sample: Sample, answer: &CheckAnswer) {
+    let shared = granter.shared();
+    let uuid = plan.uuid();
+    match *answer {
+        CheckAnswer::Queued { ticket, .. } => shared.registry.place(uuid, ticket),
+        CheckAnswer::Taken { token, left_ms } => {
+            let deadline = shared.settings.drift.deadline_of_reply(sample.sent, Duration::from_millis(left_ms));
+            if deadline.passed() {
+                shared.registry.place(uuid, 0);
+                shared.registry.check_now(uuid);
+            } else {
+                granter.grant(uuid, token, deadline);
+            }
+        }
+        CheckAnswer::Cancelled => refuse(shared, plan, AcquireError::Cancelled),
+        CheckAnswer::TooManyEntries => refuse(shared, plan, AcquireError::TooManyEntries),
+    }
+}
+
+fn refuse(shared: &Shared, plan: &Plan, error: AcquireError) {
+    if let Some(tell) = shared.registry.refuse(plan.uuid()) {
+        shared.registry.forget(plan.uuid());
+        drop(tell.send(Outcome::Refused(error)));
+    }
+}
+
+/// A refusal that does not pass ends the waiting; anything else is tried again.
+fn unanswered(shared: &Shared, chunk: &[(Arc<Plan>, u64)], failure: Failure) {
+    if failure.may_have_run {
+        chunk.iter().for_each(|(plan, _)| shared.registry.doubt(plan.uuid()));
+    }
+    if !failure.transient {
+        for (plan, _) in chunk {
+            let error = BackendError::new(failure.error.kind(), failure.error.to_string());
+            refuse(shared, plan, AcquireError::Backend(error));
+        }
+    }
+}
+
+fn refuse_all(shared: &Shared, chunk: &[(Arc<Plan>, u64)], words: &str) {
+    for (plan, _) in chunk {
+        let error = BackendError::new(crate::error::BackendErrorKind::Unsupported, words);
+        refuse(shared, plan, AcquireError::Backend(error));
+    }
+}
+
+impl Next {
+    fn answered(&mut self, sample: Sample, at: Moment) {
+        self.sample = Some(sample);
+        if !self.failed {
+            self.at = Some(self.at.map_or(at, |earlier| earlier.min(at)));
+        }
+    }
+
+    fn unanswered(&mut self) {
+        self.failed = true;
+        self.at = None;
+    }
+}

@@ -1,0 +1,96 @@
+//! Ending an acquisition on the thread: what a dropped guard, a dropped future or a lost hold leaves behind.
+
+use std::sync::Arc;
+
+use leasehold_lua::reply::ReleaseReply;
+
+use super::link::Shared;
+use super::renewal::reason;
+use crate::backend::Failure;
+use crate::clock::{Backoff, Moment, now, sleep_until};
+use crate::engine::Plan;
+use crate::event::Event;
+
+/// Why an acquisition is ended by the thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A guard was dropped, or its release was: what comes of it is told as an event.
+    Dropped,
+    /// It never became a guard, or its loss was told already: nothing to tell.
+    Lost,
+    /// The release was answered, but the script wants to be called again.
+    Unsettled,
+}
+
+/// Sends the end until it is answered, or until whatever might still be there has ended with its lease. Answers whether
+/// it was answered.
+pub(super) async fn end(shared: Arc<Shared>, plan: Arc<Plan>, late: bool, origin: Origin) -> bool {
+    let patience = plan.options().lease.max(shared.settings.response_timeout);
+    let until = now().plus(patience);
+    let outcome = send(&shared, &plan, late, until).await;
+    shared.registry.forget(plan.uuid());
+    if origin == Origin::Dropped {
+        tell(&shared, &plan, &outcome);
+    }
+    outcome.reply.is_some()
+}
+
+struct Outcome {
+    reply: Option<ReleaseReply>,
+    doubtful: bool,
+}
+
+async fn send(shared: &Shared, plan: &Plan, late: bool, until: Moment) -> Outcome {
+    let mut pauses = Backoff::new(std::time::Duration::from_millis(20), std::time::Duration::from_millis(500));
+    let (mut first, mut doubtful, mut verdict) = (true, false, None);
+    loop {
+        match attempt(shared, plan, late, std::mem::take(&mut first), until).await {
+            Ok(reply) => {
+                let again = reply.again();
+                // The first answer is the verdict; a repeat only settles the queue further.
+                let reply = verdict.get_or_insert(reply).clone();
+                if !again || until.passed() {
+                    return Outcome { reply: Some(reply), doubtful };
+                }
+            }
+            Err(failure) => {
+                doubtful |= failure.may_have_run;
+                let resume = now().plus(pauses.pause());
+                if verdict.is_some() || !failure.transient || resume >= until {
+                    return Outcome { reply: verdict, doubtful };
+                }
+                sleep_until(resume).await;
+            }
+        }
+    }
+}
+
+/// First over the connection that the acquire took, so that the end does not overtake it (the `late` mark holds where
+/// that cannot be had); then over the thread's own.
+async fn attempt(
+    shared: &Shared,
+    plan: &Plan,
+    late: bool,
+    first: bool,
+    until: Moment,
+) -> Result<ReleaseReply, Failure> {
+    let call = plan.release(late, shared.terms());
+    let within = until.left();
+    let reply = match if first { shared.commands.call_behind(&call, within).await } else { None } {
+        Some(answer) => answer?,
+        None => shared.own.call(&call, within).await?,
+    };
+    ReleaseReply::decode(&reply).map_err(|error| Failure::unreadable(error.into()))
+}
+
+/// I7: a verdict is never a guess. "Not held" after a copy that may have run says nothing.
+fn tell(shared: &Shared, plan: &Plan, outcome: &Outcome) {
+    let name = plan.name().clone();
+    match &outcome.reply {
+        Some(ReleaseReply::Released { .. } | ReleaseReply::Left { .. }) => {}
+        Some(ReleaseReply::NotHeld { why, .. }) if !outcome.doubtful => {
+            shared.events.emit(&Event::ReleaseLost { name, reason: reason(*why) });
+        }
+        Some(ReleaseReply::NotHeld { .. }) | None => shared.events.emit(&Event::ReleaseUnknown { name }),
+    }
+}

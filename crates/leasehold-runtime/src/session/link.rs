@@ -1,0 +1,185 @@
+//! What the session's handles and its thread share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_lua::Terms;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::Statistics;
+use super::end::Origin;
+use super::registry::Registry;
+use super::watchdog::Watchdog;
+use crate::backend::{Backend, Lane, Timeouts};
+use crate::clock::Drift;
+use crate::engine::Plan;
+use crate::error::{ConfigError, ShutdownError};
+use crate::event::Events;
+use crate::options::whole_ms;
+
+/// Options of a session, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    pub(crate) drift: Drift,
+    pub(crate) check_every: Duration,
+    pub(crate) waiter_deadline: Duration,
+    pub(crate) grant_lease: Duration,
+    pub(crate) fence_memory: Duration,
+    pub(crate) held_long_after: Option<Duration>,
+}
+
+impl Settings {
+    fn timeouts(&self) -> Timeouts {
+        Timeouts { connect: self.connect_timeout, response: self.response_timeout }
+    }
+}
+
+/// Who this session is to others.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    /// The channel of its inbox.
+    pub(crate) inbox: Vec<u8>,
+    /// A random number that may be printed.
+    pub(crate) trace: u64,
+    pub(crate) host: String,
+}
+
+/// What handles and thread share. The thread holds it too, so nothing in it may keep the thread alive.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) identity: Identity,
+    pub(crate) settings: Settings,
+    pub(crate) backend: Backend,
+    /// Acquires and releases, in the callers' context.
+    pub(crate) commands: Lane,
+    /// Renewals and checks, on the thread.
+    pub(crate) own: Lane,
+    pub(crate) registry: Registry,
+    pub(crate) watchdog: Watchdog,
+    pub(crate) events: Events,
+    /// Wakes the thread when something is due earlier than it knew.
+    pub(crate) poke: Notify,
+    pub(crate) inbox_up: AtomicBool,
+    pub(crate) counters: Counters,
+    highest_token: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) checks: AtomicU64,
+    pub(crate) renewals: AtomicU64,
+    pub(crate) pushed_grants: AtomicU64,
+}
+
+/// What the thread is asked to do.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// End this acquisition on the server.
+    End { plan: Arc<Plan>, late: bool, origin: Origin },
+    /// End everything, then the thread.
+    Shutdown { within: Duration, done: oneshot::Sender<Result<(), ShutdownError>> },
+}
+
+/// A handle to the thread. The thread ends when the last one is gone.
+#[derive(Debug, Clone)]
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+impl Shared {
+    pub(crate) fn new(settings: Settings, identity: Identity, backend: Backend, events: Events) -> Self {
+        let timeouts = settings.timeouts();
+        Self {
+            commands: backend.lane(timeouts),
+            own: backend.lane(timeouts),
+            identity,
+            settings,
+            backend,
+            registry: Registry::default(),
+            watchdog: Watchdog::default(),
+            events,
+            poke: Notify::new(),
+            inbox_up: AtomicBool::new(false),
+            counters: Counters::default(),
+            highest_token: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        self.settings.timeouts()
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        Terms {
+            wait_ms: whole_ms(self.settings.waiter_deadline),
+            check_ms: whole_ms(self.settings.check_every),
+            grant_ms: whole_ms(self.settings.grant_lease),
+            fence_ms: whole_ms(self.settings.fence_memory),
+            floor: self.highest_token.load(Ordering::Relaxed),
+        }
+    }
+
+    /// I5: the next token that this session causes is larger than any that it has seen.
+    pub(crate) fn saw_token(&self, token: u64) {
+        self.highest_token.fetch_max(token, Ordering::Relaxed);
+    }
+}
+
+impl Link {
+    pub(crate) fn new(shared: Arc<Shared>, orders: mpsc::UnboundedSender<Order>) -> Self {
+        Self { shared, orders }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.shared.identity
+    }
+
+    pub(crate) fn commands(&self) -> &Lane {
+        &self.shared.commands
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        self.shared.terms()
+    }
+
+    /// Hands an end to the thread. After a shutdown there is no thread, and nothing left to end.
+    pub(crate) fn end(&self, plan: Arc<Plan>, late: bool, origin: Origin) {
+        drop(self.orders.send(Order::End { plan, late, origin }));
+    }
+
+    /// The client library panics outside tokio; say it instead.
+    pub(crate) fn check_runtime() -> Result<(), ConfigError> {
+        tokio::runtime::Handle::try_current().map(drop).map_err(|_| ConfigError::NoRuntime)
+    }
+
+    pub(crate) async fn shutdown(&self, within: Duration) -> Result<(), ShutdownError> {
+        let (done, ended) = oneshot::channel();
+        drop(self.orders.send(Order::Shutdown { within, done }));
+        // No answer: the thread had ended already.
+        ended.await.unwrap_or(Ok(()))
+    }
+
+    pub(crate) fn statistics(&self) -> Statistics {
+        let counters = &self.shared.counters;
+        Statistics {
+            watched: self.shared.watchdog.len(),
+            tracked: self.shared.registry.len(),
+            checks: counters.checks.load(Ordering::Relaxed),
+            renewals: counters.renewals.load(Ordering::Relaxed),
+            pushed_grants: counters.pushed_grants.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A session: what all locks of a process share.
+
+mod builder;
+mod check;
+mod end;
+mod inbox_keeper;
+mod link;
+mod registry;
+mod renewal;
+mod thread;
+mod watchdog;
+
+use std::fmt;
+use std::time::Duration;
+
+pub use builder::SessionBuilder;
+pub(crate) use end::Origin;
+pub(crate) use link::{Identity, Link};
+pub(crate) use registry::Outcome;
+pub(crate) use renewal::reason;
+pub(crate) use thread::arm;
+
+use crate::error::{ConfigError, ShutdownError};
+
+/// A connection to one Redis, its inbox and its watchdog: made once, shared by all locks of the process.
+///
+/// It owns one thread. On it live the inbox (one subscription for any number of locks and waiters) and the watchdog (one
+/// connection for any number of leases), so renewals go on while the user's runtime is blocked, and a session outlives
+/// any one runtime. Acquires and releases travel on a further connection, in the caller's context; all of them are
+/// multiplexed, so three connections serve everything.
+///
+/// Cheap to clone. The thread ends when the last clone, lock and guard are gone.
+///
+/// # At the end of a process
+/// A dropped guard is released by the thread, and a process that ends does not wait for it. Only
+/// [`shutdown`](Self::shutdown) is sure.
+///
+/// # Examples
+/// ```no_run
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_runtime::Session;
+/// use std::time::Duration;
+///
+/// let session = Session::connect("redis://127.0.0.1/").await?;
+/// // … locks …
+/// session.shutdown(Duration::from_secs(2)).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Session {
+    link: Link,
+}
+
+impl Session {
+    /// Opens a session with default options.
+    ///
+    /// # Errors
+    /// As [`SessionBuilder::connect`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes what was opened.
+    pub async fn connect(url: &str) -> Result<Self, ConfigError> {
+        Self::builder(url)?.connect().await
+    }
+
+    /// Options for a session at this address: `redis://user:password@host:port/db`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Url`] if it cannot be read; it is not repeated there.
+    pub fn builder(url: &str) -> Result<SessionBuilder, ConfigError> {
+        SessionBuilder::from_url(url)
+    }
+
+    /// Options for a session at the server of this client.
+    ///
+    /// # Errors
+    /// [`ConfigError::Url`] if the client cannot be made anew with RESP3.
+    pub fn builder_for(client: &redis::Client) -> Result<SessionBuilder, ConfigError> {
+        SessionBuilder::from_client(client)
+    }
+
+    /// Ends everything in order: no further acquire is granted (they get
+    /// [`Closed`](crate::AcquireError::Closed)), waiters leave their queues, holds are released (their guards report
+    /// [`Shutdown`](crate::LostReason::Shutdown)), then the inbox closes. One round trip a hold or waiter, all at once;
+    /// at most `within`.
+    ///
+    /// # Errors
+    /// [`ShutdownError`] if not all were confirmed in time; those end with their leases.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the shutdown.
+    pub async fn shutdown(&self, within: Duration) -> Result<(), ShutdownError> {
+        self.link.shutdown(within).await
+    }
+
+    /// What the session has done and has in hand.
+    pub fn statistics(&self) -> Statistics {
+        self.link.statistics()
+    }
+
+    /// The prefix of every key and channel of this session.
+    pub fn prefix(&self) -> &[u8] {
+        &self.link.settings().prefix
+    }
+
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("statistics", &self.statistics()).finish_non_exhaustive()
+    }
+}
+
+/// What a session has done (counted since it was opened) and has in hand (now).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Holds that the watchdog looks after.
+    pub watched: usize,
+    /// Acquisitions that wait or hold, or whose end is not confirmed.
+    pub tracked: usize,
+    /// Check calls sent.
+    pub checks: u64,
+    /// Renewal calls sent; each renews up to 128 holds.
+    pub renewals: u64,
+    /// Holds that arrived by a push.
+    pub pushed_grants: u64,
+}

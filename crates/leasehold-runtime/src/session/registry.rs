@@ -1,0 +1,382 @@
+//! The registry: every acquisition of this process that may still get an answer or a push.
+//!
+//! An id is in it from before its first call is sent until its end is answered. A push for a waiting id makes it a
+//! hold; a push for a held or ending id is dropped: answering it would end a running hold and make two holders.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use crate::clock::{Backoff, Moment, Sample, now};
+use crate::engine::{Plan, Spec};
+use crate::error::AcquireError;
+use crate::event::Events;
+use crate::hold::{Hold, HoldState};
+
+/// What a waiter is told.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It holds. The hold itself travels, so one that nobody receives is dropped and thereby released.
+    Granted(Hold),
+    /// It will not.
+    Refused(AcquireError),
+}
+
+#[derive(Debug)]
+enum Phase {
+    Waiting(oneshot::Sender<Outcome>),
+    Held(Arc<HoldState>),
+    Ending,
+}
+
+#[derive(Debug)]
+struct Tracked {
+    plan: Arc<Plan>,
+    phase: Phase,
+    /// Calls of it that are not answered: its acquire, or a check.
+    unanswered: u32,
+    /// A call of it was never answered, and may still arrive at the server.
+    doubtful: bool,
+    /// Its place in the queue, and its number in the group of its name.
+    ticket: u64,
+    place: Option<u64>,
+}
+
+/// The waiters of this process on one name.
+#[derive(Debug)]
+struct Group {
+    spec: Arc<dyn Spec>,
+    waiting: BTreeMap<u64, Uuid>,
+    next_place: u64,
+    sample: Option<Sample>,
+    check_at: Moment,
+    checking: bool,
+    /// Asked for while a check was under way: no later than this is the next.
+    rush: Moment,
+    pauses: Backoff,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    closed: bool,
+    tracked: HashMap<Uuid, Tracked>,
+    groups: HashMap<Arc<[u8]>, Group>,
+    checks: BTreeSet<(Moment, Arc<[u8]>)>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    table: Mutex<Table>,
+}
+
+/// A waiter that has just become a holder.
+#[derive(Debug)]
+pub(crate) struct Won {
+    pub(crate) state: Arc<HoldState>,
+    pub(crate) tell: oneshot::Sender<Outcome>,
+}
+
+/// A waiter, for whoever wants to know whether it may be granted.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) sample: Option<Sample>,
+}
+
+/// The waiters of one name that are due for a check.
+#[derive(Debug)]
+pub(crate) struct DueCheck {
+    pub(crate) key: Arc<[u8]>,
+    pub(crate) spec: Arc<dyn Spec>,
+    pub(crate) waiting: Vec<(Arc<Plan>, u64)>,
+}
+
+/// Everything that a shutdown has to end.
+#[derive(Debug, Default)]
+pub(crate) struct Remaining {
+    pub(crate) waiting: Vec<(Arc<Plan>, bool, oneshot::Sender<Outcome>)>,
+    pub(crate) held: Vec<(Arc<HoldState>, bool)>,
+}
+
+impl Registry {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table().tracked.len()
+    }
+
+    /// Before the first call is sent.
+    pub(crate) fn enter(&self, plan: Arc<Plan>, tell: oneshot::Sender<Outcome>) -> Result<(), AcquireError> {
+        let mut table = self.table();
+        if table.closed {
+            return Err(AcquireError::Closed);
+        }
+        let tracked = Tracked {
+            phase: Phase::Waiting(tell),
+            unanswered: 1,
+            doubtful: false,
+            ticket: 0,
+            place: None,
+            plan: plan.clone(),
+        };
+        table.tracked.insert(plan.uuid(), tracked);
+        Ok(())
+    }
+
+    /// A copy of a call of it may still be under way.
+    pub(crate) fn doubt(&self, uuid: Uuid) {
+        if let Some(tracked) = self.table().tracked.get_mut(&uuid) {
+            tracked.doubtful = true;
+        }
+    }
+
+    /// One of its calls was answered.
+    pub(crate) fn answered(&self, uuid: Uuid) {
+        if let Some(tracked) = self.table().tracked.get_mut(&uuid) {
+            tracked.unanswered = tracked.unanswered.saturating_sub(1);
+        }
+    }
+
+    /// It stands in the queue: it joins the group of its name, whose check is due at `check_at` or earlier. Answers
+    /// whether that is earlier than anything known.
+    pub(crate) fn queued(&self, uuid: Uuid, ticket: u64, sample: Sample, check_at: Moment) -> bool {
+        let mut table = self.table();
+        let Some(tracked) = table.tracked.get_mut(&uuid) else { return false };
+        if !matches!(tracked.phase, Phase::Waiting(_)) || tracked.place.is_some() {
+            return false;
+        }
+        let (spec, key) = (tracked.plan.spec.clone(), tracked.plan.spec.slot_key().clone());
+        tracked.ticket = ticket;
+        let group = table.groups.entry(key.clone()).or_insert_with(|| Group::new(spec));
+        let place = group.next_place;
+        group.next_place += 1;
+        group.waiting.insert(place, uuid);
+        group.sample = Some(sample);
+        if let Some(tracked) = table.tracked.get_mut(&uuid) {
+            tracked.place = Some(place);
+        }
+        table.check_by(&key, check_at)
+    }
+
+    /// The plan of a waiting id, and the newest reading of its server's clock.
+    pub(crate) fn candidate(&self, uuid: Uuid) -> Option<Candidate> {
+        let table = self.table();
+        let tracked = table.tracked.get(&uuid)?;
+        if !matches!(tracked.phase, Phase::Waiting(_)) {
+            return None;
+        }
+        let sample = table.groups.get(tracked.plan.spec.slot_key()).and_then(|group| group.sample);
+        Some(Candidate { plan: tracked.plan.clone(), sample })
+    }
+
+    /// A waiting id becomes a hold; anything else does not (`None`).
+    pub(crate) fn win(&self, uuid: Uuid, token: u64, deadline: Moment, events: &Events) -> Option<Won> {
+        let mut table = self.table();
+        let tracked = table.tracked.get_mut(&uuid)?;
+        if !matches!(tracked.phase, Phase::Waiting(_)) {
+            return None;
+        }
+        let state = Arc::new(HoldState::new(tracked.plan.clone(), token, deadline, events.clone()));
+        let Phase::Waiting(tell) = std::mem::replace(&mut tracked.phase, Phase::Held(state.clone())) else {
+            return None;
+        };
+        table.leave_group(uuid);
+        Some(Won { state, tell })
+    }
+
+    /// A waiting id will not be granted.
+    pub(crate) fn refuse(&self, uuid: Uuid) -> Option<oneshot::Sender<Outcome>> {
+        let mut table = self.table();
+        let tracked = table.tracked.get_mut(&uuid)?;
+        if !matches!(tracked.phase, Phase::Waiting(_)) {
+            return None;
+        }
+        let Phase::Waiting(tell) = std::mem::replace(&mut tracked.phase, Phase::Ending) else { return None };
+        table.leave_group(uuid);
+        Some(tell)
+    }
+
+    /// The state of a held id.
+    pub(crate) fn held(&self, uuid: Uuid) -> Option<Arc<HoldState>> {
+        match &self.table().tracked.get(&uuid)?.phase {
+            Phase::Held(state) => Some(state.clone()),
+            Phase::Waiting(_) | Phase::Ending => None,
+        }
+    }
+
+    /// A hold or a waiter is about to end. Answers whether an acquire of it may still arrive at the server.
+    pub(crate) fn ending(&self, uuid: Uuid) -> bool {
+        let mut table = self.table();
+        table.leave_group(uuid);
+        table.tracked.get_mut(&uuid).is_some_and(Tracked::end)
+    }
+
+    /// As [`ending`](Self::ending), if it still waits.
+    pub(crate) fn ending_if_waiting(&self, uuid: Uuid) -> Option<bool> {
+        let mut table = self.table();
+        let waiting = matches!(table.tracked.get(&uuid)?.phase, Phase::Waiting(_));
+        if !waiting {
+            return None;
+        }
+        table.leave_group(uuid);
+        table.tracked.get_mut(&uuid).map(Tracked::end)
+    }
+
+    /// Its end was answered.
+    pub(crate) fn forget(&self, uuid: Uuid) {
+        let mut table = self.table();
+        table.leave_group(uuid);
+        table.tracked.remove(&uuid);
+    }
+
+    /// Nothing enters any more; what is there is handed over to be ended.
+    pub(crate) fn close(&self) -> Remaining {
+        let mut table = self.table();
+        table.closed = true;
+        table.groups.clear();
+        table.checks.clear();
+        let mut remaining = Remaining::default();
+        for tracked in table.tracked.values_mut() {
+            let late = tracked.unanswered > 0 || tracked.doubtful;
+            match std::mem::replace(&mut tracked.phase, Phase::Ending) {
+                Phase::Waiting(tell) => remaining.waiting.push((tracked.plan.clone(), late, tell)),
+                Phase::Held(state) => remaining.held.push((state, late)),
+                Phase::Ending => {}
+            }
+        }
+        remaining
+    }
+
+    /// When the next check is due.
+    pub(crate) fn next_check(&self) -> Moment {
+        self.table().checks.first().map_or(Moment::NEVER, |(at, _)| *at)
+    }
+
+    /// Takes the groups whose check is due. Each is left alone until [`checked`](Self::checked).
+    pub(crate) fn due_checks(&self) -> Vec<DueCheck> {
+        let (mut table, at) = (self.table(), now());
+        let mut due = Vec::new();
+        while table.checks.first().is_some_and(|(first, _)| *first <= at) {
+            let Some((_, key)) = table.checks.pop_first() else { break };
+            let Table { groups, tracked, .. } = &mut *table;
+            let Some(group) = groups.get_mut(&key) else { continue };
+            group.checking = true;
+            let mut waiting = Vec::with_capacity(group.waiting.len());
+            for uuid in group.waiting.values() {
+                if let Some(tracked) = tracked.get_mut(uuid) {
+                    tracked.unanswered += 1;
+                    waiting.push((tracked.plan.clone(), tracked.ticket));
+                }
+            }
+            due.push(DueCheck { spec: group.spec.clone(), key, waiting });
+        }
+        due
+    }
+
+    /// A group was checked. `next`: when the server says it is due again; without, after a pause that grows.
+    pub(crate) fn checked(&self, key: &Arc<[u8]>, sample: Option<Sample>, next: Option<Moment>) {
+        let mut table = self.table();
+        let Table { groups, checks, .. } = &mut *table;
+        let Some(group) = groups.get_mut(key) else { return };
+        group.checking = false;
+        group.sample = sample.or(group.sample);
+        let regular = match next {
+            Some(next) => {
+                group.pauses.reset();
+                next
+            }
+            None => now().plus(group.pauses.pause()),
+        };
+        checks.remove(&(group.check_at, key.clone()));
+        group.check_at = regular.min(std::mem::replace(&mut group.rush, Moment::NEVER));
+        checks.insert((group.check_at, key.clone()));
+    }
+
+    /// Its place in the queue, as the server says it is now; 0 sends it to the tail at the next check.
+    pub(crate) fn place(&self, uuid: Uuid, ticket: u64) {
+        if let Some(tracked) = self.table().tracked.get_mut(&uuid) {
+            tracked.ticket = ticket;
+        }
+    }
+
+    /// The waiters of this id's name are to be checked at once.
+    pub(crate) fn check_now(&self, uuid: Uuid) {
+        let mut table = self.table();
+        let Some(tracked) = table.tracked.get(&uuid) else { return };
+        let key = tracked.plan.spec.slot_key().clone();
+        table.check_by(&key, now());
+    }
+
+    /// Every waiter is to be checked at once, and no clock reading is worth anything: the connection was new.
+    pub(crate) fn check_all_now(&self) {
+        let mut table = self.table();
+        let keys: Vec<_> = table.groups.keys().cloned().collect();
+        for key in keys {
+            if let Some(group) = table.groups.get_mut(&key) {
+                group.sample = None;
+                group.pauses.reset();
+            }
+            table.check_by(&key, now());
+        }
+    }
+}
+
+impl Tracked {
+    fn end(&mut self) -> bool {
+        self.phase = Phase::Ending;
+        self.unanswered > 0 || self.doubtful
+    }
+}
+
+impl Group {
+    fn new(spec: Arc<dyn Spec>) -> Self {
+        Self {
+            spec,
+            waiting: BTreeMap::new(),
+            next_place: 0,
+            sample: None,
+            check_at: Moment::NEVER,
+            checking: false,
+            rush: Moment::NEVER,
+            pauses: Backoff::new(Duration::from_millis(10), Duration::from_millis(200)),
+        }
+    }
+}
+
+impl Table {
+    fn leave_group(&mut self, uuid: Uuid) {
+        let Some(tracked) = self.tracked.get_mut(&uuid) else { return };
+        let Some(place) = tracked.place.take() else { return };
+        let key = tracked.plan.spec.slot_key();
+        let Some(group) = self.groups.get_mut(key) else { return };
+        group.waiting.remove(&place);
+        if group.waiting.is_empty() {
+            let check_at = group.check_at;
+            if let Some((key, _)) = self.groups.remove_entry(key) {
+                self.checks.remove(&(check_at, key));
+            }
+        }
+    }
+
+    /// Brings a group's check forward; answers whether it is now the first of all.
+    fn check_by(&mut self, key: &Arc<[u8]>, at: Moment) -> bool {
+        let Some(group) = self.groups.get_mut(key) else { return false };
+        if group.checking {
+            group.rush = group.rush.min(at);
+            return false;
+        }
+        if group.check_at <= at {
+            return false;
+        }
+        self.checks.remove(&(group.check_at, key.clone()));
+        group.check_at = at;
+        self.checks.insert((at, key.clone()));
+        self.checks.first().is_some_and(|(first, _)| *first == at)
+    }
+}
