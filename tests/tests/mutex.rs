@@ -39,12 +39,14 @@ async fn take_and_release_again_and_again() {
 async fn a_second_one_is_busy_and_is_granted_by_release() {
     let server = Server::start();
     let (one, two) = (session(&server).await, session(&server).await);
-    let (first, second) = (mutex(&one, "a", Options::default().label("first")), mutex(&two, "a", Options::default()));
+    let (first, second) =
+        (mutex(&one, "a", Options::default().label("first")), mutex(&two, "a", Options::default()));
     let guard = first.acquire().await.unwrap();
     assert!(second.try_acquire().await.unwrap().is_none());
     assert_eq!(second.holder().await.unwrap().unwrap().label, "first");
     let waiting = tokio::spawn(async move { second.acquire().await });
-    eventually(SECOND, "the waiter queues", async || first.queue().await.unwrap().length == 1).await;
+    eventually(SECOND, "the waiter queues", async || first.queue().await.unwrap().length == 1)
+        .await;
     let token = guard.fencing_token();
     let released = Instant::now();
     guard.release().await.unwrap();
@@ -64,7 +66,9 @@ async fn waiting_ends_in_time_and_says_who_holds() {
     let started = Instant::now();
     let error = lock.acquire_within(200 * MS).await.unwrap_err();
     assert!((200 * MS..300 * MS).contains(&started.elapsed()), "{:?}", started.elapsed());
-    let AcquireError::TimedOut { position, holder, held_by_this_session, .. } = error else { panic!("{error}") };
+    let AcquireError::TimedOut { position, holder, held_by_this_session, .. } = error else {
+        panic!("{error}")
+    };
     assert_eq!((position, held_by_this_session), (Some(0), true));
     assert_eq!(holder.unwrap().label, "me");
     assert_eq!(lock.queue().await.unwrap().length, 0);
@@ -77,7 +81,8 @@ async fn a_hundred_tasks_increment_an_unprotected_counter_exactly() {
     let counter = Arc::new(AtomicU32::new(0));
     let tasks: Vec<_> = (0..100)
         .map(|_| {
-            let (lock, counter) = (mutex(&session, "a", Options::default().max_wait(30 * SECOND)), counter.clone());
+            let (lock, counter) =
+                (mutex(&session, "a", Options::default().max_wait(30 * SECOND)), counter.clone());
             tokio::spawn(async move {
                 for _ in 0..5 {
                     let guard = lock.acquire().await.unwrap();
@@ -135,7 +140,10 @@ async fn a_fixed_lease_ends_and_the_waiter_follows_at_once() {
     assert!((480 * MS..700 * MS).contains(&started.elapsed()), "{:?}", started.elapsed());
     assert!(!guard.is_held());
     let lost = guard.release().await.unwrap_err();
-    assert!(matches!(lost, ReleaseError::Lost(ref lost) if lost.reason == LostReason::Expired), "{lost}");
+    assert!(
+        matches!(lost, ReleaseError::Lost(ref lost) if lost.reason == LostReason::Expired),
+        "{lost}"
+    );
     assert!(next.is_held() && lock.is_locked().await.unwrap());
     next.release().await.unwrap();
 }
@@ -158,7 +166,8 @@ async fn dropping_guards_and_futures_leaves_nothing() {
 async fn force_release_tells_the_holder_and_grants_the_next() {
     let server = Server::start();
     let (one, two) = (session(&server).await, session(&server).await);
-    let (first, second) = (mutex(&one, "a", Options::default()), mutex(&two, "a", Options::default()));
+    let (first, second) =
+        (mutex(&one, "a", Options::default()), mutex(&two, "a", Options::default()));
     let guard = first.acquire().await.unwrap();
     assert!(second.force_release().await.unwrap().is_some());
     let reason = tokio::time::timeout(SECOND, guard.lost()).await.unwrap();
@@ -173,7 +182,8 @@ async fn force_release_tells_the_holder_and_grants_the_next() {
 async fn a_hold_is_adopted_by_its_owner_only() {
     let server = Server::start();
     let (one, two) = (session(&server).await, session(&server).await);
-    let (first, second) = (mutex(&one, "a", Options::default()), mutex(&two, "a", Options::default()));
+    let (first, second) =
+        (mutex(&one, "a", Options::default()), mutex(&two, "a", Options::default()));
     let guard = first.acquire().await.unwrap();
     let token = guard.fencing_token();
     let owner = guard.detach();
@@ -189,12 +199,14 @@ async fn a_hold_is_adopted_by_its_owner_only() {
 async fn shutdown_ends_holds_and_waiters() {
     let server = Server::start();
     let (one, two) = (session(&server).await, session(&server).await);
-    let (first, second) = (mutex(&one, "a", Options::default()), mutex(&two, "b", Options::default()));
+    let (first, second) =
+        (mutex(&one, "a", Options::default()), mutex(&two, "b", Options::default()));
     let held = first.acquire().await.unwrap();
     let other = second.acquire().await.unwrap();
     let waiter = mutex(&one, "b", Options::default());
     let waiting = tokio::spawn(async move { waiter.acquire().await });
-    eventually(SECOND, "the waiter queues", async || second.queue().await.unwrap().length == 1).await;
+    eventually(SECOND, "the waiter queues", async || second.queue().await.unwrap().length == 1)
+        .await;
     one.shutdown(SECOND).await.unwrap();
     assert_eq!(held.lost().await, LostReason::Shutdown);
     assert!(matches!(waiting.await.unwrap(), Err(AcquireError::Closed)));

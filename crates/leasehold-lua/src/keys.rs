@@ -76,7 +76,9 @@ pub fn inbox_channel(prefix: &[u8], id: &str) -> Vec<u8> {
 fn escape(raw: &[u8], out: &mut Vec<u8>) {
     for &byte in raw {
         match byte {
-            b':' | b'=' | b'{' | b'}' | b'%' => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+            b':' | b'=' | b'{' | b'}' | b'%' => {
+                out.extend_from_slice(format!("%{byte:02X}").as_bytes())
+            }
             plain => out.push(plain),
         }
     }
@@ -114,7 +116,8 @@ mod tests {
             (Some(b"a}=b"), b""),
             (None, b"{a}"),
         ];
-        let mut all: Vec<_> = alike.iter().flat_map(|(group, name)| keys(*group, name).all()).collect();
+        let mut all: Vec<_> =
+            alike.iter().flat_map(|(group, name)| keys(*group, name).all()).collect();
         all.sort();
         all.dedup();
         assert_eq!(all.len(), alike.len() * 5);
@@ -123,7 +126,8 @@ mod tests {
     #[test]
     fn the_keys_of_an_object_share_a_hash_tag() {
         for name in [&b"{}"[..], b"}{", b"}", b"\0\xff", "ключ{x}".as_bytes()] {
-            let tags: Vec<_> = keys(None, name).all().iter().map(|key| hash_tag(key).to_vec()).collect();
+            let tags: Vec<_> =
+                keys(None, name).all().iter().map(|key| hash_tag(key).to_vec()).collect();
             assert!(tags.iter().all(|tag| *tag == tags[0] && !tag.is_empty()), "{name:?}");
         }
         assert_eq!(hash_tag(&keys(Some(b"g"), b"a").holds), hash_tag(&keys(Some(b"g"), b"b").gone));

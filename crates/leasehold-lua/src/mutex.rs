@@ -11,7 +11,8 @@ static CHECK: Script = Script::new("mutex/check", include_str!("../lua/mutex/che
 static RELEASE: Script = Script::new("mutex/release", include_str!("../lua/mutex/release.lua"));
 static RENEW: Script = Script::new("mutex/renew", include_str!("../lua/mutex/renew.lua"));
 static ADOPT: Script = Script::new("mutex/adopt", include_str!("../lua/mutex/adopt.lua"));
-static FORCE_RELEASE: Script = Script::new("mutex/force_release", include_str!("../lua/mutex/force_release.lua"));
+static FORCE_RELEASE: Script =
+    Script::new("mutex/force_release", include_str!("../lua/mutex/force_release.lua"));
 static INSPECT: Script = Script::new("mutex/inspect", include_str!("../lua/mutex/inspect.lua"));
 static QUEUE: Script = Script::new("mutex/queue", include_str!("../lua/mutex/queue.lua"));
 
@@ -122,7 +123,11 @@ pub fn inspect(keys: &Keys) -> Call {
 
 /// The first `most` waiters.
 pub fn queue(keys: &Keys, most: u32) -> Call {
-    Call { script: &QUEUE, keys: vec![keys.queue.clone(), keys.timeouts.clone()], args: vec![number(most.into())] }
+    Call {
+        script: &QUEUE,
+        keys: vec![keys.queue.clone(), keys.timeouts.clone()],
+        args: vec![number(most.into())],
+    }
 }
 
 /// What adopting answers.
@@ -154,8 +159,14 @@ impl AdoptReply {
     pub fn decode(reply: &Reply) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(reply, "adopt")?;
         match fields.number()? {
-            1 => Ok(Self::Adopted { token: fields.number()?, left_ms: fields.number()?, now_us: fields.number()? }),
-            0 => Ok(Self::NotHeld { why: if fields.flag()? { Why::OtherHolder } else { Why::Absent } }),
+            1 => Ok(Self::Adopted {
+                token: fields.number()?,
+                left_ms: fields.number()?,
+                now_us: fields.number()?,
+            }),
+            0 => Ok(Self::NotHeld {
+                why: if fields.flag()? { Why::OtherHolder } else { Why::Absent },
+            }),
             4 => Ok(Self::Cancelled),
             _ => Err(fields.unknown_code()),
         }

@@ -82,7 +82,11 @@ impl AcquireReply {
     pub fn decode(reply: &Reply) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(reply, "acquire")?;
         match fields.number()? {
-            1 => Ok(Self::Taken { token: fields.number()?, left_ms: fields.number()?, now_us: fields.number()? }),
+            1 => Ok(Self::Taken {
+                token: fields.number()?,
+                left_ms: fields.number()?,
+                now_us: fields.number()?,
+            }),
             0 => Ok(Self::Queued {
                 position: fields.number()?,
                 check_ms: fields.number()?,
@@ -90,8 +94,16 @@ impl AcquireReply {
                 again: fields.flag()?,
                 now_us: fields.number()?,
             }),
-            2 => Ok(Self::Busy { left_ms: fields.number()?, again: fields.flag()?, now_us: fields.number()? }),
-            3 => Ok(Self::Saturated { retry_ms: fields.number()?, again: fields.flag()?, now_us: fields.number()? }),
+            2 => Ok(Self::Busy {
+                left_ms: fields.number()?,
+                again: fields.flag()?,
+                now_us: fields.number()?,
+            }),
+            3 => Ok(Self::Saturated {
+                retry_ms: fields.number()?,
+                again: fields.flag()?,
+                now_us: fields.number()?,
+            }),
             4 => Ok(Self::Cancelled),
             6 => Ok(Self::TooManyEntries),
             _ => Err(fields.unknown_code()),
@@ -167,7 +179,9 @@ impl ReleaseReply {
     /// The script reached its bound: call again at once.
     pub fn again(&self) -> bool {
         match self {
-            Self::Released { again } | Self::Left { again, .. } | Self::NotHeld { again, .. } => *again,
+            Self::Released { again } | Self::Left { again, .. } | Self::NotHeld { again, .. } => {
+                *again
+            }
         }
     }
 }
@@ -304,7 +318,9 @@ impl<'a> Fields<'a> {
     pub(crate) fn of(reply: &'a Reply, what: &'static str) -> Result<Self, DecodeError> {
         match reply {
             Reply::List(rest) => Ok(Self { rest, what }),
-            Reply::Nil | Reply::Int(_) | Reply::Bytes(_) => Err(DecodeError::new(what, "not an array")),
+            Reply::Nil | Reply::Int(_) | Reply::Bytes(_) => {
+                Err(DecodeError::new(what, "not an array"))
+            }
         }
     }
 
@@ -313,7 +329,8 @@ impl<'a> Fields<'a> {
     }
 
     fn next(&mut self) -> Result<&'a Reply, DecodeError> {
-        let (first, rest) = self.rest.split_first().ok_or(DecodeError::new(self.what, "too short"))?;
+        let (first, rest) =
+            self.rest.split_first().ok_or(DecodeError::new(self.what, "too short"))?;
         self.rest = rest;
         Ok(first)
     }
@@ -322,9 +339,10 @@ impl<'a> Fields<'a> {
         let not_a_number = DecodeError::new(self.what, "not a number");
         match self.next()? {
             Reply::Int(value) => u64::try_from(*value).map_err(|_| not_a_number),
-            Reply::Bytes(text) => {
-                std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(not_a_number)
-            }
+            Reply::Bytes(text) => std::str::from_utf8(text)
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .ok_or(not_a_number),
             Reply::Nil | Reply::List(_) => Err(not_a_number),
         }
     }
@@ -336,7 +354,9 @@ impl<'a> Fields<'a> {
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
         match self.next()? {
             Reply::Bytes(bytes) => Ok(bytes),
-            Reply::Nil | Reply::Int(_) | Reply::List(_) => Err(DecodeError::new(self.what, "not a string")),
+            Reply::Nil | Reply::Int(_) | Reply::List(_) => {
+                Err(DecodeError::new(self.what, "not a string"))
+            }
         }
     }
 

@@ -32,7 +32,8 @@ impl Note {
     /// As the scripts carry it.
     pub fn encode(&self) -> Vec<u8> {
         let host: String = self.host.chars().map(|c| if c == '|' { '_' } else { c }).collect();
-        format!("{:016x}|{:016x}|{}|{host}|{}", self.trace, self.session, self.pid, self.label).into_bytes()
+        format!("{:016x}|{:016x}|{}|{host}|{}", self.trace, self.session, self.pid, self.label)
+            .into_bytes()
     }
 
     /// Reads what [`encode`](Self::encode) wrote; anything else (another version's note, say) is an error, never a
@@ -44,11 +45,15 @@ impl Note {
         let text = std::str::from_utf8(raw).map_err(|_| DecodeError::new("note", "not text"))?;
         let mut parts = text.splitn(5, '|');
         let mut next = || parts.next().ok_or(DecodeError::new("note", "too few parts"));
-        let hex = |part: &str| u64::from_str_radix(part, 16).map_err(|_| DecodeError::new("note", "not hexadecimal"));
+        let hex = |part: &str| {
+            u64::from_str_radix(part, 16).map_err(|_| DecodeError::new("note", "not hexadecimal"))
+        };
         Ok(Self {
             trace: hex(next()?)?,
             session: hex(next()?)?,
-            pid: next()?.parse().map_err(|_| DecodeError::new("note", "process id is not a number"))?,
+            pid: next()?
+                .parse()
+                .map_err(|_| DecodeError::new("note", "process id is not a number"))?,
             host: next()?.to_owned(),
             label: next()?.to_owned(),
         })
@@ -87,9 +92,11 @@ impl Push {
     /// # Errors
     /// [`DecodeError`] if it is none of ours: anybody may publish to a channel.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
-        let text = std::str::from_utf8(payload).map_err(|_| DecodeError::new("push", "not text"))?;
+        let text =
+            std::str::from_utf8(payload).map_err(|_| DecodeError::new("push", "not text"))?;
         let parts: Vec<&str> = text.split(' ').collect();
-        let number = |part: &str| part.parse().map_err(|_| DecodeError::new("push", "not a number"));
+        let number =
+            |part: &str| part.parse().map_err(|_| DecodeError::new("push", "not a number"));
         match parts[..] {
             [uuid, "1", token, lease_ms, at_us] => Ok(Self::Granted {
                 uuid: uuid.to_owned(),
@@ -113,9 +120,11 @@ impl Push {
 impl fmt::Debug for Push {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Granted { token, lease_ms, .. } => {
-                f.debug_struct("Granted").field("token", token).field("lease_ms", lease_ms).finish_non_exhaustive()
-            }
+            Self::Granted { token, lease_ms, .. } => f
+                .debug_struct("Granted")
+                .field("token", token)
+                .field("lease_ms", lease_ms)
+                .finish_non_exhaustive(),
             Self::Forced { .. } => f.write_str("Forced"),
             Self::Proof { .. } => f.write_str("Proof"),
         }
@@ -128,7 +137,13 @@ mod tests {
 
     #[test]
     fn a_note_comes_back_as_it_went() {
-        let note = Note { trace: 7, session: u64::MAX, pid: 12, host: "db-1".into(), label: "a|b|c".into() };
+        let note = Note {
+            trace: 7,
+            session: u64::MAX,
+            pid: 12,
+            host: "db-1".into(),
+            label: "a|b|c".into(),
+        };
         assert_eq!(Note::decode(&note.encode()).unwrap(), note);
     }
 
@@ -144,8 +159,18 @@ mod tests {
         let granted = Push::Granted { uuid: "ab".into(), token: 5, lease_ms: 2000, at_us: 9 };
         assert_eq!(Push::decode(b"ab 1 5 2000 9").unwrap(), granted);
         assert_eq!(Push::decode(b"ab 2").unwrap(), Push::Forced { uuid: "ab".into() });
-        assert_eq!(Push::decode(Push::proof("n").as_bytes()).unwrap(), Push::Proof { nonce: "n".into() });
-        for raw in [&b""[..], b"ab", b"ab 1 x 2000 9", b"ab 1 5 2000", b"ab 1 5 2000 99999999999999999999", b"\xff 2"] {
+        assert_eq!(
+            Push::decode(Push::proof("n").as_bytes()).unwrap(),
+            Push::Proof { nonce: "n".into() }
+        );
+        for raw in [
+            &b""[..],
+            b"ab",
+            b"ab 1 x 2000 9",
+            b"ab 1 5 2000",
+            b"ab 1 5 2000 99999999999999999999",
+            b"\xff 2",
+        ] {
             assert!(Push::decode(raw).is_err(), "{raw:?}");
         }
     }

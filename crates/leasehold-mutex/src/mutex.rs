@@ -7,7 +7,8 @@ use std::time::Duration;
 use leasehold_lua::mutex::{self as scripts, HoldState, Inspection, QueueReply};
 use leasehold_runtime::engine;
 use leasehold_runtime::{
-    AcquireError, AdoptError, BackendError, ConfigError, Exclusive, Holder, Mode, Name, Options, Owner, Queue, Session,
+    AcquireError, AdoptError, BackendError, ConfigError, Exclusive, Holder, Mode, Name, Options,
+    Owner, Queue, Session,
 };
 
 use crate::spec::MutexSpec;
@@ -84,7 +85,11 @@ impl Mutex {
     ///
     /// # Errors
     /// [`ConfigError`] with the first bound that name or options do not keep.
-    pub fn new(session: &Session, name: impl Into<Name>, options: Options) -> Result<Self, ConfigError> {
+    pub fn new(
+        session: &Session,
+        name: impl Into<Name>,
+        options: Options,
+    ) -> Result<Self, ConfigError> {
         let spec = Arc::new(MutexSpec::new(session.prefix(), name.into(), options)?);
         Ok(Self { view: View::new(session, spec.clone()), spec })
     }
@@ -233,7 +238,10 @@ impl Mutex {
     pub async fn force_release(&self) -> Result<Option<Holder>, BackendError> {
         let found = self.inspect().await?;
         let Some(holder) = Holder::from_inspection(&found) else { return Ok(None) };
-        let reply = self.view.ask(|terms| scripts::force_release(self.spec.keys(), found.token, terms)).await?;
+        let reply = self
+            .view
+            .ask(|terms| scripts::force_release(self.spec.keys(), found.token, terms))
+            .await?;
         let ended = leasehold_lua::reply::ForceReply::decode(&reply)?.ended;
         Ok(ended.then_some(holder))
     }

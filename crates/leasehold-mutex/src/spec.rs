@@ -19,7 +19,12 @@ pub(crate) struct MutexSpec {
 impl MutexSpec {
     pub(crate) fn new(prefix: &[u8], name: Name, options: Options) -> Result<Self, ConfigError> {
         let checked = Checked::new(&name, options)?;
-        let keys = Keys::new(ObjectName { prefix, kind: KIND, group: name.group(), name: name.as_bytes() });
+        let keys = Keys::new(ObjectName {
+            prefix,
+            kind: KIND,
+            group: name.group(),
+            name: name.as_bytes(),
+        });
         Ok(Self { name, checked, keys })
     }
 
@@ -62,21 +67,30 @@ impl Spec for MutexSpec {
 mod tests {
     use super::*;
 
-    const TERMS: Terms = Terms { wait_ms: 10_000, check_ms: 1_000, grant_ms: 2_000, fence_ms: 3_600_000, floor: 0 };
+    const TERMS: Terms =
+        Terms { wait_ms: 10_000, check_ms: 1_000, grant_ms: 2_000, fence_ms: 3_600_000, floor: 0 };
 
     #[test]
     fn a_bad_name_or_option_is_refused_before_there_is_a_spec() {
         let made = MutexSpec::new(b"", Name::new(""), Options::default());
         assert!(matches!(made, Err(ConfigError::Name { .. })));
-        let made = MutexSpec::new(b"", Name::new("a"), Options::default().lease(std::time::Duration::ZERO));
+        let made = MutexSpec::new(
+            b"",
+            Name::new("a"),
+            Options::default().lease(std::time::Duration::ZERO),
+        );
         assert!(matches!(made, Err(ConfigError::Lease { .. })));
     }
 
     #[test]
     fn equal_inputs_make_equal_calls_so_a_resend_is_the_same_call() {
         let spec = MutexSpec::new(b"p:", Name::new("a"), Options::default()).unwrap();
-        let acquisition = Acquisition { id: b"u|30000|i", owner: "o", note: b"n", lease_ms: 30_000 };
-        let (one, two) = (spec.acquire(acquisition, Mode::Try, TERMS), spec.acquire(acquisition, Mode::Try, TERMS));
+        let acquisition =
+            Acquisition { id: b"u|30000|i", owner: "o", note: b"n", lease_ms: 30_000 };
+        let (one, two) = (
+            spec.acquire(acquisition, Mode::Try, TERMS),
+            spec.acquire(acquisition, Mode::Try, TERMS),
+        );
         assert_eq!((one.keys, one.args), (two.keys, two.args));
         let mut renewals = spec.renew(b"u|30000|i", 30_000);
         renewals.join(spec.renew(b"v|30000|i", 30_000));

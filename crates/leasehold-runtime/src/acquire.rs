@@ -45,7 +45,11 @@ pub(crate) async fn acquire(
         Patience::Try | Patience::Within(_) => started.plus(link.settings().response_timeout),
     };
     let mut attempt = Attempt::enter(link, plan, started)?;
-    let mode = if waits { Mode::Wait { max_waiters: attempt.plan.spec.checked().max_waiters() } } else { Mode::Try };
+    let mode = if waits {
+        Mode::Wait { max_waiters: attempt.plan.spec.checked().max_waiters() }
+    } else {
+        Mode::Try
+    };
     match attempt.ask(mode, until).await? {
         Asked::Holds(hold) => Ok(Some(hold)),
         Asked::Busy if matches!(patience, Patience::Try) => Ok(None),
@@ -101,7 +105,8 @@ impl<'a> Attempt<'a> {
 
     fn read(&mut self, answer: Result<Delivered, Undelivered>) -> Result<Read, AcquireError> {
         let answer = answer.map_err(|failed| self.unanswered(failed))?;
-        let reply = AcquireReply::decode(&answer.reply).map_err(|error| AcquireError::Backend(error.into()))?;
+        let reply = AcquireReply::decode(&answer.reply)
+            .map_err(|error| AcquireError::Backend(error.into()))?;
         let registry = &self.link.shared().registry;
         let again = matches!(
             reply,
@@ -278,4 +283,3 @@ impl Drop for Attempt<'_> {
         }
     }
 }
-

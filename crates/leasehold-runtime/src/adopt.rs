@@ -45,7 +45,9 @@ pub(crate) async fn adopt(
             shared.saw_token(token);
             let left = Duration::from_millis(left_ms);
             let deadline = shared.settings.drift.deadline_of_reply(answer.sent, left);
-            let won = registry.win(plan.uuid(), token, deadline, &shared.events).ok_or(AdoptError::Closed)?;
+            let won = registry
+                .win(plan.uuid(), token, deadline, &shared.events)
+                .ok_or(AdoptError::Closed)?;
             drop(adopting);
             Ok(arm(link.clone(), won.state))
         }

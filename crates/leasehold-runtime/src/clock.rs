@@ -93,7 +93,13 @@ impl Drift {
     /// The local deadline of a hold that a push reports: granted at `granted_us` of the server's clock for `lease`.
     /// `sample` ties that clock to ours. Capped by the arrival: a server clock that was set forward must not make it
     /// later.
-    pub(crate) fn deadline_of_push(self, sample: Sample, granted_us: u64, lease: Duration, received: Moment) -> Moment {
+    pub(crate) fn deadline_of_push(
+        self,
+        sample: Sample,
+        granted_us: u64,
+        lease: Duration,
+        received: Moment,
+    ) -> Moment {
         let age = Duration::from_micros(granted_us.saturating_sub(sample.server_us));
         let by_sample = sample.sent.plus(age).plus(lease).minus(self.of(age + lease));
         by_sample.min(received.plus(lease))
@@ -185,7 +191,10 @@ mod tests {
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(35));
         for most in [10, 20, 35, 35] {
             let pause = backoff.pause();
-            assert!(pause <= Duration::from_millis(most) && pause >= Duration::from_millis(most) * 3 / 4);
+            assert!(
+                pause <= Duration::from_millis(most)
+                    && pause >= Duration::from_millis(most) * 3 / 4
+            );
         }
         backoff.reset();
         assert!(backoff.pause() <= Duration::from_millis(10));

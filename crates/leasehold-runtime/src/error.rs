@@ -50,7 +50,9 @@ pub enum ConfigError {
         hold_at_most: Duration,
     },
     /// The shortest hold is longer than the longest.
-    #[error("a hold of at least {hold_at_least:?} does not fit into one of at most {hold_at_most:?}")]
+    #[error(
+        "a hold of at least {hold_at_least:?} does not fit into one of at most {hold_at_most:?}"
+    )]
     HoldAtLeast {
         /// The shortest hold.
         hold_at_least: Duration,
@@ -347,6 +349,7 @@ impl Error for BackendError {
 
 impl From<leasehold_lua::DecodeError> for BackendError {
     fn from(error: leasehold_lua::DecodeError) -> Self {
-        Self::new(BackendErrorKind::Unsupported, "its reply is of another layout").with_source(error)
+        Self::new(BackendErrorKind::Unsupported, "its reply is of another layout")
+            .with_source(error)
     }
 }

@@ -118,7 +118,9 @@ fn trace(event: &Event) {
         Event::HeldLong { held_for, .. } => tracing::warn!(lock, ?held_for, "held long"),
         Event::Lost { reason, .. } => tracing::error!(lock, %reason, "hold lost"),
         Event::HoldLimit { .. } => tracing::error!(lock, "longest hold reached"),
-        Event::ReleaseLost { reason, .. } => tracing::error!(lock, %reason, "release found the hold ended"),
+        Event::ReleaseLost { reason, .. } => {
+            tracing::error!(lock, %reason, "release found the hold ended")
+        }
         Event::ReleaseUnknown { .. } => tracing::warn!(lock, "release unanswered"),
         Event::InboxDown => tracing::warn!("inbox down"),
         Event::InboxUp => tracing::warn!("inbox up"),

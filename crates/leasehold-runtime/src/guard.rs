@@ -93,7 +93,10 @@ impl<M: Mode> Guard<M> {
     /// outlive the guard and be awaited on any runtime. It is told by the session's thread, and looks at the local
     /// deadline itself whenever it is polled.
     pub fn lost(&self) -> LostFuture {
-        LostFuture { state: self.state().clone(), ended: Box::pin(self.state().ended().clone().cancelled_owned()) }
+        LostFuture {
+            state: self.state().clone(),
+            ended: Box::pin(self.state().ended().clone().cancelled_owned()),
+        }
     }
 
     /// Runs work as long as the hold lasts. When it is lost the work's future is dropped, at its next await point: user
@@ -133,9 +136,11 @@ impl<M: Mode> Guard<M> {
         let link = self.hold.link();
         let call = state.plan.renew(whole_ms(by));
         let until = state.deadline().min(now().plus(link.settings().response_timeout));
-        let answer = deliver(link, &call, until, || ()).await.map_err(|failed| self.not_extended(failed))?;
+        let answer =
+            deliver(link, &call, until, || ()).await.map_err(|failed| self.not_extended(failed))?;
         let unreadable = |error| self.not_extended(Undelivered { error, doubtful: true });
-        let (_, answers) = RenewReply::decode(&answer.reply).map_err(|error| unreadable(error.into()))?;
+        let (_, answers) =
+            RenewReply::decode(&answer.reply).map_err(|error| unreadable(error.into()))?;
         match answers.first() {
             Some(RenewReply::Renewed { left_ms }) => {
                 let left = Duration::from_millis(*left_ms);
@@ -156,7 +161,11 @@ impl<M: Mode> Guard<M> {
 
     fn not_extended(&self, failed: Undelivered) -> ExtendError {
         let (name, source) = (self.name().clone(), failed.error);
-        if failed.doubtful { ExtendError::Unknown { name, source } } else { ExtendError::Backend { name, source } }
+        if failed.doubtful {
+            ExtendError::Unknown { name, source }
+        } else {
+            ExtendError::Backend { name, source }
+        }
     }
 
     /// Releases, and says what became of the hold. One round trip; while Redis does not answer it is repeated for at most
@@ -184,8 +193,12 @@ impl<M: Mode> Guard<M> {
         };
         let mut releasing = Releasing { hold: &hold, late, origin: Some(Origin::Dropped) };
         if crate::session::Link::check_runtime().is_err() {
-            let error = BackendError::new(crate::BackendErrorKind::Unsupported, "no tokio runtime here");
-            return Err(ReleaseError::Backend { name: hold.state().plan.name().clone(), source: error });
+            let error =
+                BackendError::new(crate::BackendErrorKind::Unsupported, "no tokio runtime here");
+            return Err(ReleaseError::Backend {
+                name: hold.state().plan.name().clone(),
+                source: error,
+            });
         }
         releasing.send().await
     }

@@ -194,7 +194,9 @@ impl Drop for Hold {
             return;
         }
         match self.leave() {
-            Leaving::Release { late } => self.link.end(self.state.plan.clone(), late, Origin::Dropped),
+            Leaving::Release { late } => {
+                self.link.end(self.state.plan.clone(), late, Origin::Dropped)
+            }
             Leaving::Lost(reason) => {
                 let name = self.state.plan.name().clone();
                 self.link.shared().events.emit(&Event::ReleaseLost { name, reason });

@@ -45,7 +45,12 @@ fn write_who(f: &mut fmt::Formatter<'_>, label: &str, host: &str, pid: u32) -> f
 
 impl Holder {
     /// From the newest entry's note. A note of another version shows as an unknown holder.
-    pub(crate) fn new(note: &[u8], held_for: Duration, remaining: Duration, entries: usize) -> Self {
+    pub(crate) fn new(
+        note: &[u8],
+        held_for: Duration,
+        remaining: Duration,
+        entries: usize,
+    ) -> Self {
         let note = Note::decode(note).unwrap_or_default();
         Self {
             label: note.label,

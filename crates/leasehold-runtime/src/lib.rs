@@ -18,8 +18,8 @@ mod session;
 mod token;
 
 pub use error::{
-    AcquireError, AdoptError, BackendError, BackendErrorKind, ConfigError, ExtendError, Lost, LostReason,
-    ReleaseError, ShutdownError,
+    AcquireError, AdoptError, BackendError, BackendErrorKind, ConfigError, ExtendError, Lost,
+    LostReason, ReleaseError, ShutdownError,
 };
 pub use event::Event;
 pub use guard::{Any, Exclusive, Guard, LostFuture, Mode};

@@ -95,7 +95,9 @@ mod tests {
     fn bounds_are_1_and_512_bytes_in_name_and_group() {
         assert!(Name::new("a").check().is_ok());
         assert!(Name::new([0_u8; 512]).check().is_ok());
-        for bad in [Name::new(""), Name::new([7; 513]), Name::in_group("", "a"), Name::in_group("g", "")] {
+        for bad in
+            [Name::new(""), Name::new([7; 513]), Name::in_group("", "a"), Name::in_group("g", "")]
+        {
             assert!(matches!(bad.check(), Err(ConfigError::Name { .. })), "{bad:?}");
         }
     }

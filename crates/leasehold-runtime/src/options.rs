@@ -116,7 +116,10 @@ impl Options {
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         check_lease(self.lease)?;
         if self.renewed && self.lease > self.hold_at_most {
-            return Err(ConfigError::LeaseOverHoldAtMost { lease: self.lease, hold_at_most: self.hold_at_most });
+            return Err(ConfigError::LeaseOverHoldAtMost {
+                lease: self.lease,
+                hold_at_most: self.hold_at_most,
+            });
         }
         if self.hold_at_most > DAY * 7 {
             return Err(ConfigError::HoldAtMost { hold_at_most: self.hold_at_most });
@@ -140,7 +143,7 @@ impl Options {
 
 /// A lease is whole milliseconds, 1 ms to 24 h: Redis refuses fractions, and 0 would delete the key.
 pub(crate) fn check_lease(lease: Duration) -> Result<(), ConfigError> {
-    if lease < MS || lease > DAY || lease.subsec_nanos() % 1_000_000 != 0 {
+    if lease < MS || lease > DAY || !lease.subsec_nanos().is_multiple_of(1_000_000) {
         return Err(ConfigError::Lease { lease });
     }
     Ok(())
@@ -157,7 +160,13 @@ mod tests {
 
     #[test]
     fn leases_outside_the_bounds_are_refused() {
-        let bad = [Duration::ZERO, Duration::from_micros(999), Duration::from_micros(1_500), DAY + MS, Duration::MAX];
+        let bad = [
+            Duration::ZERO,
+            Duration::from_micros(999),
+            Duration::from_micros(1_500),
+            DAY + MS,
+            Duration::MAX,
+        ];
         for lease in bad {
             for options in [Options::default().lease(lease), Options::default().fixed(lease)] {
                 assert!(matches!(options.check(), Err(ConfigError::Lease { .. })), "{lease:?}");
@@ -168,7 +177,10 @@ mod tests {
     #[test]
     fn a_lease_fits_into_the_hold_unless_it_is_fixed() {
         let hour = Duration::from_secs(3600);
-        assert!(matches!(Options::default().lease(hour).check(), Err(ConfigError::LeaseOverHoldAtMost { .. })));
+        assert!(matches!(
+            Options::default().lease(hour).check(),
+            Err(ConfigError::LeaseOverHoldAtMost { .. })
+        ));
         assert!(Options::default().fixed(hour).check().is_ok());
         assert!(Options::default().lease(hour).hold_at_most(hour).check().is_ok());
     }

@@ -80,7 +80,11 @@ impl Lane {
 
     /// Sends a call once over the connection that is there, so that it does not overtake what was sent on it before.
     /// `None`: there is none.
-    pub(crate) async fn call_behind(&self, call: &Call, within: Duration) -> Option<Result<Reply, Failure>> {
+    pub(crate) async fn call_behind(
+        &self,
+        call: &Call,
+        within: Duration,
+    ) -> Option<Result<Reply, Failure>> {
         let used = self.present()?;
         Some(self.over(used, call, within.min(self.timeouts.response)).await)
     }
@@ -98,7 +102,11 @@ impl Lane {
         let Numbered { mut connection, .. } = self.connection().await?;
         let mut command = redis::cmd("PUBLISH");
         command.arg(channel).arg(message);
-        let answer = tokio::time::timeout(self.timeouts.response, command.query_async::<Value>(&mut connection)).await;
+        let answer = tokio::time::timeout(
+            self.timeouts.response,
+            command.query_async::<Value>(&mut connection),
+        )
+        .await;
         answer.map_err(|_| Failure::timed_out())?.map(drop).map_err(Failure::from)
     }
 
@@ -148,12 +156,15 @@ impl Lane {
 
 /// The response timeout is ours, call by call; the client library's own is off.
 pub(super) fn config(timeouts: Timeouts) -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new().set_connection_timeout(Some(timeouts.connect)).set_response_timeout(None)
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(timeouts.connect))
+        .set_response_timeout(None)
 }
 
 async fn evaluate(mut connection: MultiplexedConnection, call: &Call) -> Result<Value, Failure> {
     let hash = call.script.hash(|source| redis::Script::new(source).get_hash().to_owned());
-    let first = command("EVALSHA", hash.as_bytes(), call).query_async::<Value>(&mut connection).await;
+    let first =
+        command("EVALSHA", hash.as_bytes(), call).query_async::<Value>(&mut connection).await;
     match first.map_err(Failure::from) {
         // Surely not run, so asking with the whole text is no resend.
         Err(failure) if failure.no_script => {
@@ -175,4 +186,3 @@ fn command(verb: &str, script: &[u8], call: &Call) -> Cmd {
     }
     command
 }
-

@@ -23,7 +23,15 @@ pub(crate) struct Failure {
 
 /// Words of the server that pass: it loads, fails over, moves slots, or runs somebody's long script.
 const PASSING: [&str; 9] = [
-    "LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MOVED", "ASK", "NOREPLICAS", "UNKILLABLE",
+    "LOADING",
+    "BUSY",
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+    "MASTERDOWN",
+    "MOVED",
+    "ASK",
+    "NOREPLICAS",
+    "UNKILLABLE",
 ];
 
 impl Failure {
@@ -40,19 +48,37 @@ impl Failure {
 
     /// The answer was not of this layout.
     pub(crate) fn unreadable(error: BackendError) -> Self {
-        Self { error, may_have_run: true, transient: false, connection_spent: false, silent: false, no_script: false }
+        Self {
+            error,
+            may_have_run: true,
+            transient: false,
+            connection_spent: false,
+            silent: false,
+            no_script: false,
+        }
     }
 
     /// No connection could be made: the call was not sent.
     pub(crate) fn connecting(error: RedisError) -> Self {
         let failure = Self::from(error);
-        Self { may_have_run: false, transient: failure.error.kind() == Kind::Unreachable || failure.transient, ..failure }
+        Self {
+            may_have_run: false,
+            transient: failure.error.kind() == Kind::Unreachable || failure.transient,
+            ..failure
+        }
     }
 
     /// A subscription was confirmed, but its messages do not arrive.
     pub(crate) fn undelivered() -> Self {
         let error = BackendError::new(Kind::Unsupported, "a message to the inbox did not arrive");
-        Self { error, may_have_run: false, transient: true, connection_spent: false, silent: false, no_script: false }
+        Self {
+            error,
+            may_have_run: false,
+            transient: true,
+            connection_spent: false,
+            silent: false,
+            no_script: false,
+        }
     }
 
     pub(crate) fn connecting_timed_out() -> Self {
@@ -99,6 +125,10 @@ fn server_kind<'a>(code: &'a str, detail: &'a str) -> (Kind, &'a str) {
 }
 
 impl From<RedisError> for Failure {
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the client's enum is open; what is not named is treated alike"
+    )]
     fn from(error: RedisError) -> Self {
         match error.kind() {
             ErrorKind::Server(kind) => {
@@ -131,12 +161,17 @@ impl From<RedisError> for Failure {
                 connection_spent: !error.is_timeout(),
                 silent: error.is_timeout(),
                 no_script: false,
-                error: BackendError::new(Kind::Unreachable, error.category().to_owned()).with_source(error),
+                error: BackendError::new(Kind::Unreachable, error.category().to_owned())
+                    .with_source(error),
             },
         }
     }
 }
 
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the client's enum is open; what is not named is treated alike"
+)]
 fn word_of(kind: ServerErrorKind) -> &'static str {
     match kind {
         ServerErrorKind::NoScript => "NOSCRIPT",
@@ -161,7 +196,10 @@ mod tests {
     fn a_script_error_of_an_old_server_is_read_inside() {
         let old = "Error running script (call to f_1): @user_script:3: @user_script: 3: -READONLY You can't write";
         assert_eq!(server_kind("ERR", old), (Kind::ReadOnly, "READONLY"));
-        assert_eq!(server_kind("ERR", "user_script:9: WRONGTYPE the fencing token key").0, Kind::WrongType);
+        assert_eq!(
+            server_kind("ERR", "user_script:9: WRONGTYPE the fencing token key").0,
+            Kind::WrongType
+        );
         assert_eq!(server_kind("ERR", "a user named READONLY").0, Kind::Server);
         assert_eq!(server_kind("OOM", "command not allowed").0, Kind::OutOfMemory);
     }

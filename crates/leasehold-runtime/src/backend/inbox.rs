@@ -46,11 +46,13 @@ impl Inbox {
         };
         let config = config(self.timeouts).set_push_sender(receive);
         let opening = async {
-            let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+            let mut connection =
+                self.client.get_multiplexed_async_connection_with_config(&config).await?;
             connection.subscribe(&*self.channel).await?;
             Ok(Subscription { _connection: connection })
         };
-        let opened = tokio::time::timeout(self.timeouts.connect + self.timeouts.response, opening).await;
+        let opened =
+            tokio::time::timeout(self.timeouts.connect + self.timeouts.response, opening).await;
         opened.map_err(|_| Failure::connecting_timed_out())?.map_err(Failure::connecting)
     }
 }
@@ -62,6 +64,10 @@ pub(crate) struct Subscription {
 }
 
 /// Anybody may publish to the channel: what is not ours is passed over.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the client's enum is open; what is not named is treated alike"
+)]
 fn read(info: PushInfo, channel: &[u8]) -> Option<InboxEvent> {
     match info.kind {
         PushKind::Disconnection => Some(InboxEvent::Down),

@@ -26,7 +26,12 @@ pub trait Spec: fmt::Debug + Send + Sync + 'static {
     fn slot_key(&self) -> &Arc<[u8]>;
 
     /// Takes, or enters the queue.
-    fn acquire(&self, acquisition: leasehold_lua::Acquisition<'_>, mode: Mode, terms: Terms) -> Call;
+    fn acquire(
+        &self,
+        acquisition: leasehold_lua::Acquisition<'_>,
+        mode: Mode,
+        terms: Terms,
+    ) -> Call;
 
     /// Asks for several waiting acquisitions, each with its ticket.
     fn check(&self, waiting: &[(leasehold_lua::Acquisition<'_>, u64)], terms: Terms) -> Call;
@@ -71,7 +76,11 @@ impl Acquisition {
         };
         Self {
             uuid,
-            id: wire::acquisition_id(uuid.simple().encode_lower(&mut Uuid::encode_buffer()), lease_ms, &identity.inbox),
+            id: wire::acquisition_id(
+                uuid.simple().encode_lower(&mut Uuid::encode_buffer()),
+                lease_ms,
+                &identity.inbox,
+            ),
             owner: owner.cloned().unwrap_or_default(),
             trace: Trace(trace),
             note: note.encode(),

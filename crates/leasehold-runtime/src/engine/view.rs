@@ -90,7 +90,8 @@ impl<M: Mode> View<M> {
     /// A fresh acquisition of this view.
     pub(crate) fn plan(&self) -> Arc<Plan> {
         let checked = self.spec.checked();
-        let acquisition = Acquisition::new(self.session.link().identity(), checked, self.owner.as_ref());
+        let acquisition =
+            Acquisition::new(self.session.link().identity(), checked, self.owner.as_ref());
         Arc::new(Plan { spec: self.spec.clone(), acquisition })
     }
 
@@ -132,6 +133,9 @@ impl<M: Mode> Clone for View<M> {
 
 impl<M: Mode> fmt::Debug for View<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("View").field("spec", &self.spec).field("owner", &self.owner).finish_non_exhaustive()
+        f.debug_struct("View")
+            .field("spec", &self.spec)
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
     }
 }

@@ -138,7 +138,8 @@ impl SessionBuilder {
         let (orders, taken) = mpsc::unbounded_channel();
         let (ready, opened) = oneshot::channel();
         let link = Link::new(shared.clone(), orders.clone());
-        super::thread::start(shared.clone(), taken, orders.downgrade(), ready).map_err(|error| no_thread(&error))?;
+        super::thread::start(shared.clone(), taken, orders.downgrade(), ready)
+            .map_err(|error| no_thread(&error))?;
         drop(orders);
         opened.await.map_err(|_| no_thread(&"it ended"))??;
         shared.commands.open().await.map_err(|failure| ConfigError::Connect(failure.error))?;
@@ -161,14 +162,23 @@ impl SessionBuilder {
                 "1 ms to 1 s, and at most half the grant lease",
             ),
             (
-                settings.waiter_deadline >= settings.check_every * 3 && settings.waiter_deadline <= day,
+                settings.waiter_deadline >= settings.check_every * 3
+                    && settings.waiter_deadline <= day,
                 "waiter_deadline",
                 "three checks to 24 h",
             ),
             ((ms..=day * 30).contains(&settings.fence_memory), "fence_memory", "1 ms to 30 days"),
-            (settings.drift.rate_ppm <= 500_000, "clock_drift", "at most half (500 000 millionths)"),
+            (
+                settings.drift.rate_ppm <= 500_000,
+                "clock_drift",
+                "at most half (500 000 millionths)",
+            ),
             (settings.prefix.len() <= 256, "prefix", "at most 256 bytes"),
-            (!settings.prefix.iter().any(|byte| matches!(byte, b'{' | b'}')), "prefix", "free of braces"),
+            (
+                !settings.prefix.iter().any(|byte| matches!(byte, b'{' | b'}')),
+                "prefix",
+                "free of braces",
+            ),
         ];
         match rules.into_iter().find(|(kept, _, _)| !kept) {
             Some((_, option, bounds)) => Err(ConfigError::SessionOption { option, bounds }),
@@ -178,13 +188,17 @@ impl SessionBuilder {
 }
 
 fn no_thread(why: &dyn fmt::Display) -> ConfigError {
-    let error = BackendError::new(BackendErrorKind::Unsupported, format!("the session's thread does not run: {why}"));
+    let error = BackendError::new(
+        BackendErrorKind::Unsupported,
+        format!("the session's thread does not run: {why}"),
+    );
     ConfigError::Connect(error)
 }
 
 /// For people who look at a holder; a machine without a name has none here.
 fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::env::var("HOSTNAME"));
+    let name =
+        std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::env::var("HOSTNAME"));
     name.unwrap_or_default().trim().chars().take(64).collect()
 }
 

@@ -46,9 +46,15 @@ struct Next {
 }
 
 /// Answers whether the script reached its bound and wants the same call again.
-async fn check_chunk(granter: &Granter, due: &DueCheck, chunk: &[(Arc<Plan>, u64)], next: &mut Next) -> bool {
+async fn check_chunk(
+    granter: &Granter,
+    due: &DueCheck,
+    chunk: &[(Arc<Plan>, u64)],
+    next: &mut Next,
+) -> bool {
     let shared = granter.shared();
-    let waiting: Vec<_> = chunk.iter().map(|(plan, ticket)| (plan.acquisition.wire(), *ticket)).collect();
+    let waiting: Vec<_> =
+        chunk.iter().map(|(plan, ticket)| (plan.acquisition.wire(), *ticket)).collect();
     let call = due.spec.check(&waiting, shared.terms());
     shared.counters.checks.fetch_add(1, Ordering::Relaxed);
     let sent = now();
@@ -89,7 +95,11 @@ fn decode(reply: &Reply, expected: usize) -> Result<CheckReply, String> {
 /// met exactly.
 fn pause(shared: &Shared, check_ms: u64) -> Duration {
     let pause = Duration::from_millis(check_ms);
-    if pause >= shared.settings.check_every { jittered(pause) } else { pause + Duration::from_millis(1) }
+    if pause >= shared.settings.check_every {
+        jittered(pause)
+    } else {
+        pause + Duration::from_millis(1)
+    }
 }
 
 fn settle(granter: &Granter, plan: &Arc<Plan>, sample: Sample, answer: &CheckAnswer) {
@@ -98,7 +108,10 @@ fn settle(granter: &Granter, plan: &Arc<Plan>, sample: Sample, answer: &CheckAns
     match *answer {
         CheckAnswer::Queued { ticket, .. } => shared.registry.place(uuid, ticket),
         CheckAnswer::Taken { token, left_ms } => {
-            let deadline = shared.settings.drift.deadline_of_reply(sample.sent, Duration::from_millis(left_ms));
+            let deadline = shared
+                .settings
+                .drift
+                .deadline_of_reply(sample.sent, Duration::from_millis(left_ms));
             if deadline.passed() {
                 shared.registry.place(uuid, 0);
                 shared.registry.check_now(uuid);

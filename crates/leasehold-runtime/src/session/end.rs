@@ -41,7 +41,8 @@ struct Outcome {
 }
 
 async fn send(shared: &Shared, plan: &Plan, late: bool, until: Moment) -> Outcome {
-    let mut pauses = Backoff::new(std::time::Duration::from_millis(20), std::time::Duration::from_millis(500));
+    let mut pauses =
+        Backoff::new(std::time::Duration::from_millis(20), std::time::Duration::from_millis(500));
     let (mut first, mut doubtful, mut verdict) = (true, false, None);
     loop {
         match attempt(shared, plan, late, std::mem::take(&mut first), until).await {
@@ -91,6 +92,8 @@ fn tell(shared: &Shared, plan: &Plan, outcome: &Outcome) {
         Some(ReleaseReply::NotHeld { why, .. }) if !outcome.doubtful => {
             shared.events.emit(&Event::ReleaseLost { name, reason: reason(*why) });
         }
-        Some(ReleaseReply::NotHeld { .. }) | None => shared.events.emit(&Event::ReleaseUnknown { name }),
+        Some(ReleaseReply::NotHeld { .. }) | None => {
+            shared.events.emit(&Event::ReleaseUnknown { name })
+        }
     }
 }

@@ -63,10 +63,10 @@ async fn until_down(signals: &mut mpsc::UnboundedReceiver<Signal>) {
 }
 
 fn refusal(failure: Failure) -> ConfigError {
-    match failure.error.kind() {
-        BackendErrorKind::Unreachable | BackendErrorKind::Auth => ConfigError::Connect(failure.error),
-        _ => ConfigError::Inbox(failure.error),
+    if matches!(failure.error.kind(), BackendErrorKind::Unreachable | BackendErrorKind::Auth) {
+        return ConfigError::Connect(failure.error);
     }
+    ConfigError::Inbox(failure.error)
 }
 
 /// Subscribes, and proves with a message of its own that messages arrive: a connection may confirm a subscription and

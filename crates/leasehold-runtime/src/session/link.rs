@@ -92,7 +92,12 @@ pub(crate) struct Link {
 }
 
 impl Shared {
-    pub(crate) fn new(settings: Settings, identity: Identity, backend: Backend, events: Events) -> Self {
+    pub(crate) fn new(
+        settings: Settings,
+        identity: Identity,
+        backend: Backend,
+        events: Events,
+    ) -> Self {
         let timeouts = settings.timeouts();
         Self {
             commands: backend.lane(timeouts),

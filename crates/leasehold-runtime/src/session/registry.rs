@@ -112,7 +112,11 @@ impl Registry {
     }
 
     /// Before the first call is sent.
-    pub(crate) fn enter(&self, plan: Arc<Plan>, tell: oneshot::Sender<Outcome>) -> Result<(), AcquireError> {
+    pub(crate) fn enter(
+        &self,
+        plan: Arc<Plan>,
+        tell: oneshot::Sender<Outcome>,
+    ) -> Result<(), AcquireError> {
         let mut table = self.table();
         if table.closed {
             return Err(AcquireError::Closed);
@@ -176,14 +180,22 @@ impl Registry {
     }
 
     /// A waiting id becomes a hold; anything else does not (`None`).
-    pub(crate) fn win(&self, uuid: Uuid, token: u64, deadline: Moment, events: &Events) -> Option<Won> {
+    pub(crate) fn win(
+        &self,
+        uuid: Uuid,
+        token: u64,
+        deadline: Moment,
+        events: &Events,
+    ) -> Option<Won> {
         let mut table = self.table();
         let tracked = table.tracked.get_mut(&uuid)?;
         if !matches!(tracked.phase, Phase::Waiting(_)) {
             return None;
         }
         let state = Arc::new(HoldState::new(tracked.plan.clone(), token, deadline, events.clone()));
-        let Phase::Waiting(tell) = std::mem::replace(&mut tracked.phase, Phase::Held(state.clone())) else {
+        let Phase::Waiting(tell) =
+            std::mem::replace(&mut tracked.phase, Phase::Held(state.clone()))
+        else {
             return None;
         };
         table.leave_group(uuid);
@@ -197,7 +209,9 @@ impl Registry {
         if !matches!(tracked.phase, Phase::Waiting(_)) {
             return None;
         }
-        let Phase::Waiting(tell) = std::mem::replace(&mut tracked.phase, Phase::Ending) else { return None };
+        let Phase::Waiting(tell) = std::mem::replace(&mut tracked.phase, Phase::Ending) else {
+            return None;
+        };
         table.leave_group(uuid);
         Some(tell)
     }

@@ -68,7 +68,8 @@ fn joined(batch: &[Renewal]) -> Option<Call> {
 
 /// A quarter of the time that the most urgent hold has left: two unanswered renewals in a row leave room for a third.
 fn patience(batch: &[Renewal], sent: Moment) -> Duration {
-    let left = batch.iter().map(|renewal| renewal.state.deadline().since(sent)).min().unwrap_or_default();
+    let left =
+        batch.iter().map(|renewal| renewal.state.deadline().since(sent)).min().unwrap_or_default();
     (left / 4).clamp(Duration::from_millis(1), LONGEST_RESPONSE)
 }
 
@@ -140,7 +141,8 @@ pub(super) async fn confirm(shared: &Shared, plan: &crate::engine::Plan) -> Conf
     };
     match answers.first() {
         Some(RenewReply::Renewed { left_ms }) => {
-            let until = shared.settings.drift.deadline_of_reply(sent, Duration::from_millis(*left_ms));
+            let until =
+                shared.settings.drift.deadline_of_reply(sent, Duration::from_millis(*left_ms));
             Confirmed::Until(until)
         }
         Some(RenewReply::NotHeld { .. }) => Confirmed::Over,

@@ -210,12 +210,13 @@ impl Granter {
         let Some(candidate) = self.registry().candidate(uuid) else { return };
         self.shared.counters.pushed_grants.fetch_add(1, Ordering::Relaxed);
         let fresh = |sample: &Sample| received.since(sample.sent) <= FRESH_SAMPLE;
-        let deadline = candidate
-            .sample
-            .filter(fresh)
-            .map(|sample| self.shared.settings.drift.deadline_of_push(sample, at_us, lease, received));
+        let deadline = candidate.sample.filter(fresh).map(|sample| {
+            self.shared.settings.drift.deadline_of_push(sample, at_us, lease, received)
+        });
         match deadline {
-            Some(deadline) if candidate.plan.options().renewed && deadline.since(received) >= lease / 3 => {
+            Some(deadline)
+                if candidate.plan.options().renewed && deadline.since(received) >= lease / 3 =>
+            {
                 self.grant(uuid, token, deadline);
             }
             Some(_) | None => drop(self.confirm.send((uuid, token))),
@@ -225,7 +226,9 @@ impl Granter {
     /// A waiting id becomes a hold: armed first, then handed out.
     pub(super) fn grant(&self, uuid: Uuid, token: u64, deadline: Moment) {
         self.shared.saw_token(token);
-        let Some(won) = self.registry().win(uuid, token, deadline, &self.shared.events) else { return };
+        let Some(won) = self.registry().win(uuid, token, deadline, &self.shared.events) else {
+            return;
+        };
         let Some(orders) = self.orders.upgrade() else { return };
         let link = Link::new(self.shared.clone(), orders);
         let hold = arm(link, won.state);

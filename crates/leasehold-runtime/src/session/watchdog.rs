@@ -58,15 +58,27 @@ impl Watchdog {
 
     /// Looks after a hold from now on; its first renewal is due after `first`. Answers whether the thread has to wake
     /// earlier than it knew.
-    pub(crate) fn arm(&self, state: &Arc<HoldState>, first: Duration, held_long_after: Option<Duration>) -> bool {
+    pub(crate) fn arm(
+        &self,
+        state: &Arc<HoldState>,
+        first: Duration,
+        held_long_after: Option<Duration>,
+    ) -> bool {
         let lease = state.plan.options().lease;
-        let renew_at = if state.plan.options().renewed { bucketed(now().plus(first), lease) } else { Moment::NEVER };
+        let renew_at = if state.plan.options().renewed {
+            bucketed(now().plus(first), lease)
+        } else {
+            Moment::NEVER
+        };
         let mut watched = Watched {
             at: Moment::NEVER,
             renew_at,
             renewing: false,
             failures: 0,
-            pauses: Backoff::new((lease / 16).min(Duration::from_millis(50)), (lease / 6).min(Duration::from_secs(1))),
+            pauses: Backoff::new(
+                (lease / 16).min(Duration::from_millis(50)),
+                (lease / 6).min(Duration::from_secs(1)),
+            ),
             long_at: held_long_after.map_or(Moment::NEVER, |after| state.since.plus(after)),
             state: state.clone(),
         };
