@@ -95,7 +95,7 @@ impl<M: Mode> View<M> {
         Arc::new(Plan { spec: self.spec.clone(), acquisition })
     }
 
-    /// Adopts the hold of this view's owner; see [`adopt`](crate::adopt).
+    /// Adopts the hold of this view's owner, with the adopt call of the primitive. One round trip.
     ///
     /// # Errors
     /// See [`AdoptError`](crate::AdoptError).
