@@ -115,6 +115,9 @@ fn settle(granter: &Granter, plan: &Arc<Plan>, sample: Sample, answer: &CheckAns
             if deadline.passed() {
                 shared.registry.place(uuid, 0);
                 shared.registry.check_now(uuid);
+            } else if !plan.options().renewed && left_ms < plan.acquisition.lease_ms {
+                // Its push was lost: nobody renews it later, so it gets its full length now.
+                granter.confirm_first(uuid, token);
             } else {
                 granter.grant(uuid, token, deadline);
             }

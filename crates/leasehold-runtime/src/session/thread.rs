@@ -219,8 +219,13 @@ impl Granter {
             {
                 self.grant(uuid, token, deadline);
             }
-            Some(_) | None => drop(self.confirm.send((uuid, token))),
+            Some(_) | None => self.confirm_first(uuid, token),
         }
+    }
+
+    /// A grant that is not handed out before the server has confirmed (and, if it is short, lengthened) it.
+    pub(super) fn confirm_first(&self, uuid: Uuid, token: u64) {
+        self.confirm.send((uuid, token)).ok(); // The thread has ended: so has everything.
     }
 
     /// A waiting id becomes a hold: armed first, then handed out.
