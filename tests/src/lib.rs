@@ -5,6 +5,8 @@
 //! - [`FaultProxy`]: a link between a client and a server that delays, loses and breaks what is
 //!   asked for, command by command.
 //! - [`history`]: checks that holds did not overlap and that their tokens grew.
+//! - [`Worker`]: a process that locks, to be killed and frozen.
+//! - [`scene`]: what suites of the mutex begin with, and look at in the end.
 //! - [`eventually`]: waits for a fact; tests use it where they would sleep.
 //! - [`rounds`]: how often a long loop runs, with and without `scripts/test --soak`.
 //!
@@ -17,11 +19,14 @@ mod clock_shim;
 pub mod history;
 mod poll;
 pub mod proxy;
+pub mod scene;
 mod server;
 mod soak;
+mod worker;
 
 pub use clock_shim::ServerClock;
 pub use poll::eventually;
 pub use proxy::{FaultProxy, Pick};
 pub use server::{CommandCalls, Server, ServerBuilder};
 pub use soak::rounds;
+pub use worker::Worker;
