@@ -7,7 +7,7 @@ local MOST_HEADS = 32
 
 local function announce(id, minted, ms)
   local uuid, _, inbox = split_id(id)
-  local message = uuid .. ' 1 ' .. minted .. ' ' .. text(ms) .. ' ' .. text(now_us)
+  local message = uuid .. ' 1 ' .. minted .. ' ' .. text(ms) .. ' ' .. now_text
   return redis.pcall('PUBLISH', inbox, message)
 end
 

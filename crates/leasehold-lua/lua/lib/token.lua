@@ -4,18 +4,21 @@
 -- ignored: it would poison the name.
 -- One SET … GET is the usual case; the second SET runs only where the clock stands or went back.
 local function mint()
-  local fresh = now_us
-  if floor >= fresh and floor <= now_us + 86400000000 then fresh = floor + 1 end
-  local last = redis.call('SET', token, text(fresh), 'PX', fence_ms, 'GET')
-  if not last then return text(fresh) end
+  local fresh, minted = now_us, now_text
+  if floor >= fresh and floor <= now_us + 86400000000 then
+    fresh = floor + 1
+    minted = text(fresh)
+  end
+  local last = redis.call('SET', token, minted, 'PX', fence_ms, 'GET')
+  if not last then return minted end
   local number = tonumber(last)
   if not number then
     redis.call('SET', token, last)
     error('WRONGTYPE the fencing token key holds something else')
   end
   if number >= fresh then
-    fresh = number + 1
-    redis.call('SET', token, text(fresh), 'PX', fence_ms)
+    minted = text(number + 1)
+    redis.call('SET', token, minted, 'PX', fence_ms)
   end
-  return text(fresh)
+  return minted
 end

@@ -27,8 +27,8 @@ returns {6, now_us}                                       the owner has too many
 ]]
 local holds, queue, timeouts, token, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local id, owner, note, lease_ms, mode = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local max_waiters, wait_ms, check_ms = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local grant_ms, fence_ms, floor = tonumber(ARGV[9]), ARGV[10], tonumber(ARGV[11])
+local max_waiters, wait_ms, check_ms, grant_ms = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
+local fence_ms, floor = ARGV[10], tonumber(ARGV[11])
 
 --#include clock
 --#include token
@@ -37,16 +37,20 @@ local grant_ms, fence_ms, floor = tonumber(ARGV[9]), ARGV[10], tonumber(ARGV[11]
 if redis.call('EXISTS', holds, queue, gone) == 0 then
   local minted = mint()
   local deadline = text(now_ms + lease_ms)
-  redis.call('HSET', holds, 'owner', owner, 'token', minted, id, deadline .. '|' .. text(now_ms) .. '|' .. note)
+  local since = string.sub(now_text, 1, -4) -- the same moment in milliseconds
+  redis.call('HSET', holds, 'owner', owner, 'token', minted, id, deadline .. '|' .. since .. '|' .. note)
   redis.call('PEXPIREAT', holds, deadline)
-  return { 1, minted, lease_ms, text(now_us) }
+  return { 1, minted, lease_ms, now_text }
 end
+
+-- What the usual case did not need as numbers.
+max_waiters, wait_ms, check_ms, grant_ms = tonumber(max_waiters), tonumber(wait_ms), tonumber(check_ms), tonumber(grant_ms)
 
 --#include mutex
 --#include queue
 --#include settle
 
-local function taken() return { 1, hold.token, hold.entries[id] - now_ms, text(now_us) } end
+local function taken() return { 1, hold.token, hold.entries[id] - now_ms, now_text } end
 
 -- Whether a newcomer finds no room; dead members, wherever they stand, do not count against the living.
 local function full()
@@ -62,11 +66,11 @@ end
 
 read_hold()
 if holds_id(id) then return taken() end
-if is_gone(id) then return { 4, text(now_us) } end
+if is_gone(id) then return { 4, now_text } end
 local known = redis.call('ZSCORE', queue, id)
 
 if may_reenter(owner) then
-  if not reenter(id, note, lease_ms) then return { 6, text(now_us) } end
+  if not reenter(id, note, lease_ms) then return { 6, now_text } end
   if known then
     leave(id)
     settle({})
@@ -80,13 +84,13 @@ if mode == 'wait' or known then
     refresh(id, owner, note)
   else
     local no_room, again = full()
-    if no_room then return { 3, hold_left(), again, text(now_us) } end
+    if no_room then return { 3, hold_left(), again, now_text } end
     ticket = enter(id, owner, note, 0)
   end
   local again = settle({ [id] = true })
   if holds_id(id) then return taken() end
   local position = redis.call('ZRANK', queue, id)
-  return { 0, position, math.max(1, math.min(check_ms, hold_left())), text(ticket), again, text(now_us) }
+  return { 0, position, math.max(1, math.min(check_ms, hold_left())), text(ticket), again, now_text }
 end
 
 -- A try never queues, but it hands on what had expired; no newcomer passes a queue.
@@ -95,4 +99,4 @@ if again == 0 and fits() == 1 then
   take(id, owner, note, lease_ms, mint())
   return taken()
 end
-return { 2, hold_left(), again, text(now_us) }
+return { 2, hold_left(), again, now_text }

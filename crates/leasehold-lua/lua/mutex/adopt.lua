@@ -22,8 +22,8 @@ redis.call('ZREMRANGEBYRANK', gone, 0, -10001)
 read_hold()
 if not holds_id(id) then
   local until_ms = redis.call('ZSCORE', gone, id)
-  if until_ms and tonumber(until_ms) > now_ms then return { 4, text(now_us) } end
-  if not may_reenter(owner) then return { 0, (hold.exists and not hold.cooling) and 1 or 0, text(now_us) } end
+  if until_ms and tonumber(until_ms) > now_ms then return { 4, now_text } end
+  if not may_reenter(owner) then return { 0, (hold.exists and not hold.cooling) and 1 or 0, now_text } end
   local earlier, latest, first = {}, hold.latest, now_ms
   for entry, _ in pairs(hold.entries) do
     earlier[#earlier + 1] = entry
@@ -34,4 +34,4 @@ if not holds_id(id) then
   -- A hold is never shortened: the new entry keeps the latest deadline of those it replaces.
   add_entry(id, first, note, math.max(latest, now_ms + lease_ms))
 end
-return { 1, hold.token, hold.entries[id] - now_ms, text(now_us) }
+return { 1, hold.token, hold.entries[id] - now_ms, now_text }

@@ -60,7 +60,7 @@ for i = FIRST, #waiting, WIDTH do
   if not refusals[id] then callers[id] = true end
 end
 local again = settle(callers)
-local reply = { again, math.max(1, math.min(check_ms, hold_left())), text(now_us) }
+local reply = { again, math.max(1, math.min(check_ms, hold_left())), now_text }
 for i = FIRST, #waiting, WIDTH do
   local id = waiting[i]
   reply[#reply + 1] = refusals[id] or answer(id)

@@ -14,7 +14,7 @@ local holds, queue = KEYS[1], KEYS[2]
 read_hold()
 local state = 0
 if hold.cooling then state = 2 elseif hold.live > 0 then state = 1 elseif hold.exists then state = 3 end
-local reply = { state, hold.exists and hold_left() or 0, hold.token or '0', redis.call('ZCARD', queue), text(now_us) }
+local reply = { state, hold.exists and hold_left() or 0, hold.token or '0', redis.call('ZCARD', queue), now_text }
 for id, deadline in pairs(hold.entries) do
   reply[#reply + 1] = text(deadline) .. '|' .. text(hold.since[id]) .. '|' .. hold.notes[id]
 end

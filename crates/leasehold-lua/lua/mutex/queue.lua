@@ -13,7 +13,7 @@ local most = tonumber(ARGV[1])
 --#include clock
 
 local found = redis.call('ZRANGE', queue, 0, most - 1, 'WITHSCORES')
-local reply = { text(now_us), redis.call('ZCARD', queue) }
+local reply = { now_text, redis.call('ZCARD', queue) }
 for i = 1, #found, 2 do
   local value = redis.call('HGET', timeouts, found[i])
   local deadline, _, note = string.match(value or '', '^(%d+)|([^|]*)|(.*)$')

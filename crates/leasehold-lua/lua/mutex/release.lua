@@ -19,17 +19,19 @@ returns {4, again, position, left_ms, since_ms, note, now_us}  left the queue; w
 returns {0, again, why}                             not held: 0 absent, 1 another holder, 2 forced away
 ]]
 local holds, queue, timeouts, token, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local id, late, at_least_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local grant_ms, fence_ms, floor = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
-local wait_ms = 0
+local id, late, at_least_ms, grant_ms, fence_ms, floor = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 -- The usual case: the only entry (owner, token and itself), nobody waits, nothing is in flight. DEL is refused by a
 -- replica and allowed at maxmemory.
-if late == '0' and at_least_ms == 0 and redis.call('HLEN', holds) == 3
+if late == '0' and at_least_ms == '0' and redis.call('HLEN', holds) == 3
   and redis.call('HEXISTS', holds, id) == 1 and redis.call('EXISTS', queue) == 0 then
   redis.call('DEL', holds)
   return { 1, 0 }
 end
+
+-- What the usual case did not need as numbers; nobody enters a queue here.
+at_least_ms, grant_ms, floor = tonumber(at_least_ms), tonumber(grant_ms), tonumber(floor)
+local wait_ms = 0
 
 --#include clock
 --#include token
@@ -52,7 +54,7 @@ else
   if position then
     leave(id)
     local holder = hold.last
-    reply = { 4, 0, position, hold_left(), holder and hold.since[holder] or 0, holder and hold.notes[holder] or '', text(now_us) }
+    reply = { 4, 0, position, hold_left(), holder and hold.since[holder] or 0, holder and hold.notes[holder] or '', now_text }
   else
     reply = { 0, 0, why_not_held(id) }
   end

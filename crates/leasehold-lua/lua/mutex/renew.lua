@@ -37,7 +37,7 @@ local function renew(holds, gone, id, lease_ms)
   return 1, deadline - now_ms
 end
 
-local reply = { text(now_us) }
+local reply = { now_text }
 for i = 1, #elements, 2 do
   reply[#reply + 1], reply[#reply + 2] = renew(keys[i], keys[i + 1], elements[i], tonumber(elements[i + 1]))
 end
