@@ -4,8 +4,8 @@ mod mutex;
 mod spec;
 
 pub use leasehold_runtime::{
-    AcquireError, AdoptError, Any, BackendError, BackendErrorKind, ConfigError, Event, ExtendError,
-    FencingToken, Holder, Lost, LostFuture, LostReason, Name, Options, Owner, Queue, ReleaseError,
-    Session, SessionBuilder, ShutdownError, Statistics, Trace, Waiter, redis,
+    AcquireError, AdoptError, Any, BackendError, BackendErrorKind, Commands, ConfigError, Event,
+    ExtendError, FencingToken, Holder, Lost, LostFuture, LostReason, Name, Options, Owner, Queue,
+    ReleaseError, Session, SessionBuilder, ShutdownError, Statistics, Trace, Waiter, redis,
 };
 pub use mutex::{Guard, Held, Mutex, View};

@@ -267,6 +267,8 @@ pub struct ShutdownError {
 pub enum BackendErrorKind {
     /// No connection, or no answer in time.
     Unreachable,
+    /// The user's pool has no free connection, or is closed.
+    Pool,
     /// The server does not know this user or password.
     Auth,
     /// The user lacks a right; the message names it.
@@ -289,6 +291,7 @@ impl fmt::Display for BackendErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unreachable => "redis is out of reach",
+            Self::Pool => "the connection pool gives no connection",
             Self::Auth => "redis does not know this user or password",
             Self::NoPermission => "the redis user lacks a right",
             Self::WrongType => "a key holds a value of another type",

@@ -17,6 +17,9 @@ mod owner;
 mod session;
 mod token;
 
+pub use backend::Commands;
+#[cfg(feature = "deadpool")]
+pub use deadpool_redis;
 pub use error::{
     AcquireError, AdoptError, BackendError, BackendErrorKind, ConfigError, ExtendError, Lost,
     LostReason, ReleaseError, ShutdownError,

@@ -5,7 +5,7 @@ pub use leasehold_mutex as mutex;
 #[cfg(feature = "mutex")]
 pub use leasehold_mutex::Mutex;
 pub use leasehold_runtime::{
-    AcquireError, AdoptError, Any, BackendError, BackendErrorKind, ConfigError, Event, ExtendError,
-    FencingToken, Guard, Holder, Lost, LostFuture, LostReason, Name, Options, Owner, Queue,
-    ReleaseError, Session, SessionBuilder, ShutdownError, Statistics, Trace, Waiter, redis,
+    AcquireError, AdoptError, Any, BackendError, BackendErrorKind, Commands, ConfigError, Event,
+    ExtendError, FencingToken, Guard, Holder, Lost, LostFuture, LostReason, Name, Options, Owner,
+    Queue, ReleaseError, Session, SessionBuilder, ShutdownError, Statistics, Trace, Waiter, redis,
 };

@@ -5,12 +5,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_lua::{Call, Reply};
-use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, ProtocolVersion, Value};
 
 use super::failure::Failure;
 use super::reply::from_value;
+use super::source::{Connection, Source};
+use crate::error::BackendErrorKind;
 
 /// How long a lane waits.
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +41,7 @@ pub(super) fn tuned(info: ConnectionInfo) -> ConnectionInfo {
 /// finds the connection dead and makes another in its own context: a session outlives any one runtime.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    client: redis::Client,
+    source: Source,
     timeouts: Timeouts,
     current: Mutex<Option<Numbered>>,
     connecting: tokio::sync::Mutex<()>,
@@ -51,13 +52,13 @@ pub(crate) struct Lane {
 #[derive(Debug, Clone)]
 struct Numbered {
     number: u64,
-    connection: MultiplexedConnection,
+    connection: Connection,
 }
 
 impl Lane {
-    pub(super) fn new(client: redis::Client, timeouts: Timeouts) -> Self {
+    pub(super) fn new(source: Source, timeouts: Timeouts) -> Self {
         Self {
-            client,
+            source,
             timeouts,
             current: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
@@ -90,10 +91,10 @@ impl Lane {
     }
 
     async fn over(&self, used: Numbered, call: &Call, within: Duration) -> Result<Reply, Failure> {
-        let number = used.number;
+        let (number, heals) = (used.number, used.connection.heals());
         let answer = tokio::time::timeout(within, evaluate(used.connection, call)).await;
         let result = answer.unwrap_or_else(|_| Err(Failure::timed_out()));
-        self.judge(number, result.as_ref().err());
+        self.judge(number, heals, result.as_ref().err());
         result.map(from_value)
     }
 
@@ -111,10 +112,14 @@ impl Lane {
     }
 
     /// Keeps or drops the connection by what a call over it met.
-    fn judge(&self, number: u64, failure: Option<&Failure>) {
+    fn judge(&self, number: u64, heals: bool, failure: Option<&Failure>) {
         match failure {
             None => self.silent.store(0, Ordering::Relaxed),
-            Some(failure) if failure.connection_spent => self.spend(number),
+            Some(failure) if failure.connection_spent => {
+                if !(heals && failure.error.kind() == BackendErrorKind::Unreachable) {
+                    self.spend(number);
+                }
+            }
             Some(failure) if failure.silent => {
                 if self.silent.fetch_add(1, Ordering::Relaxed) + 1 >= MOST_TIMEOUTS {
                     self.spend(number);
@@ -144,9 +149,7 @@ impl Lane {
         if let Some(present) = self.present() {
             return Ok(present);
         }
-        let config = config(self.timeouts);
-        let made = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        let connection = made.map_err(Failure::connecting)?;
+        let connection = self.source.connect(self.timeouts).await?;
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let made = Numbered { number: crate::clock::random(), connection };
         *current = Some(made.clone());
@@ -161,7 +164,7 @@ pub(super) fn config(timeouts: Timeouts) -> AsyncConnectionConfig {
         .set_response_timeout(None)
 }
 
-async fn evaluate(mut connection: MultiplexedConnection, call: &Call) -> Result<Value, Failure> {
+async fn evaluate(mut connection: Connection, call: &Call) -> Result<Value, Failure> {
     let hash = call.script.hash(|source| redis::Script::new(source).get_hash().to_owned());
     let first =
         command("EVALSHA", hash.as_bytes(), call).query_async::<Value>(&mut connection).await;

@@ -81,6 +81,19 @@ impl Failure {
         }
     }
 
+    /// The pool gave no connection; `transient` = it may later.
+    #[cfg(feature = "deadpool")]
+    pub(super) fn pool(why: &str, transient: bool) -> Self {
+        Self {
+            error: BackendError::new(Kind::Pool, why),
+            may_have_run: false,
+            transient,
+            connection_spent: false,
+            silent: false,
+            no_script: false,
+        }
+    }
+
     pub(crate) fn connecting_timed_out() -> Self {
         Self { may_have_run: false, ..Self::timed_out() }
     }

@@ -4,10 +4,12 @@ mod connection;
 mod failure;
 mod inbox;
 mod reply;
+mod source;
 
 pub(crate) use connection::{Lane, Timeouts};
 pub(crate) use failure::Failure;
 pub(crate) use inbox::{Inbox, InboxEvent, Subscription};
+pub use source::Commands;
 
 use crate::error::ConfigError;
 
@@ -33,9 +35,9 @@ impl Backend {
         Ok(Self { client })
     }
 
-    /// A lane of calls over one connection.
-    pub(crate) fn lane(&self, timeouts: Timeouts) -> Lane {
-        Lane::new(self.client.clone(), timeouts)
+    /// A lane of calls over one connection, of the session's own unless another is given.
+    pub(crate) fn lane(&self, commands: Option<Commands>, timeouts: Timeouts) -> Lane {
+        Lane::new(source::Source::new(self.client.clone(), commands), timeouts)
     }
 
     /// Which keys may share one call: equal numbers may. A single server takes any; a cluster will answer by slot.

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Session;
 use super::link::{Identity, Link, Settings, Shared};
-use crate::backend::Backend;
+use crate::backend::{Backend, Commands};
 use crate::clock::{Drift, random};
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
 use crate::event::{Event, Events};
@@ -17,6 +17,7 @@ use crate::event::{Event, Events};
 #[must_use]
 pub struct SessionBuilder {
     backend: Backend,
+    commands: Option<Commands>,
     settings: Settings,
     events: Events,
 }
@@ -42,7 +43,7 @@ impl SessionBuilder {
             fence_memory: Duration::from_secs(3600),
             held_long_after: None,
         };
-        Self { backend, settings, events: Events::default() }
+        Self { backend, commands: None, settings, events: Events::default() }
     }
 
     /// Put in front of every key and channel, so that an ACL rule can name them; default none. At most 256 bytes, no
@@ -106,6 +107,19 @@ impl SessionBuilder {
         self
     }
 
+    /// Sends acquires, releases and questions over this instead of a connection of the session's own: a
+    /// `MultiplexedConnection`, or with the features of their names a `ConnectionManager` or a `deadpool_redis::Pool` to
+    /// the same server. Inbox and watchdog keep connections of their own: a client library fixes where pushes go when a
+    /// connection is made, and renewals must not wait behind other commands.
+    ///
+    /// Of a pool the session holds one connection for as long as it works (a checkout costs a round trip, so there is
+    /// none per command; a waiter holds none): make the pool one larger. A connection that stops working is replaced by
+    /// one of the session's own, one of a pool by another of the pool.
+    pub fn commands(mut self, commands: impl Into<Commands>) -> Self {
+        self.commands = Some(commands.into());
+        self
+    }
+
     /// Hears of every [`Event`]. Called on the session's thread or the user's; it must not block, and a panic in it
     /// ends nothing.
     pub fn on_event(mut self, callback: impl Fn(&Event) + Send + Sync + 'static) -> Self {
@@ -134,7 +148,13 @@ impl SessionBuilder {
             trace: random(),
             host: host(),
         };
-        let shared = Arc::new(Shared::new(self.settings, identity, self.backend, self.events));
+        let shared = Arc::new(Shared::new(
+            self.settings,
+            identity,
+            self.backend,
+            self.commands,
+            self.events,
+        ));
         let (orders, taken) = mpsc::unbounded_channel();
         let (ready, opened) = oneshot::channel();
         let link = Link::new(shared.clone(), orders.clone());

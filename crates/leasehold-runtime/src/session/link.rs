@@ -11,7 +11,7 @@ use super::Statistics;
 use super::end::Origin;
 use super::registry::Registry;
 use super::watchdog::Watchdog;
-use crate::backend::{Backend, Lane, Timeouts};
+use crate::backend::{Backend, Commands, Lane, Timeouts};
 use crate::clock::Drift;
 use crate::engine::Plan;
 use crate::error::{ConfigError, ShutdownError};
@@ -96,12 +96,13 @@ impl Shared {
         settings: Settings,
         identity: Identity,
         backend: Backend,
+        commands: Option<Commands>,
         events: Events,
     ) -> Self {
         let timeouts = settings.timeouts();
         Self {
-            commands: backend.lane(timeouts),
-            own: backend.lane(timeouts),
+            commands: backend.lane(commands, timeouts),
+            own: backend.lane(None, timeouts),
             identity,
             settings,
             backend,
