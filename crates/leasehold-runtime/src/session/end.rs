@@ -1,8 +1,10 @@
 //! Ending an acquisition on the thread: what a dropped guard, a dropped future or a lost hold leaves behind.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_lua::reply::ReleaseReply;
+use leasehold_lua::{Call, Reply};
 
 use super::link::Shared;
 use super::renewal::reason;
@@ -41,8 +43,7 @@ struct Outcome {
 }
 
 async fn send(shared: &Shared, plan: &Plan, late: bool, until: Moment) -> Outcome {
-    let mut pauses =
-        Backoff::new(std::time::Duration::from_millis(20), std::time::Duration::from_millis(500));
+    let mut pauses = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
     let (mut first, mut doubtful, mut verdict) = (true, false, None);
     loop {
         match attempt(shared, plan, late, std::mem::take(&mut first), until).await {
@@ -66,8 +67,8 @@ async fn send(shared: &Shared, plan: &Plan, late: bool, until: Moment) -> Outcom
     }
 }
 
-/// First over the connection that the acquire took, so that the end does not overtake it (the `late` mark holds where
-/// that cannot be had); then over the thread's own.
+/// An acquire that may still arrive is not overtaken: its end goes over the same connection first (the `late` mark
+/// holds where that cannot be had). Everything else goes over the thread's own.
 async fn attempt(
     shared: &Shared,
     plan: &Plan,
@@ -77,12 +78,22 @@ async fn attempt(
 ) -> Result<ReleaseReply, Failure> {
     let call = plan.release(late, shared.terms());
     let within = until.left();
-    let reply = match if first { shared.commands.call_behind(&call, within).await } else { None } {
+    let behind = if first && late { behind(shared, &call, within).await } else { None };
+    let reply = match behind {
         Some(answer) => answer?,
         None => shared.own.call(&call, within).await?,
     };
     ReleaseReply::decode(&reply).map_err(|error| Failure::unreadable(error.into()))
 }
+
+/// Not for long: the runtime that drives that connection may be blocked, or rest between two calls of `block_on`. Giving
+/// up early says nothing about the connection, so it is not counted against it.
+async fn behind(shared: &Shared, call: &Call, within: Duration) -> Option<Result<Reply, Failure>> {
+    let sending = shared.commands.call_behind(call, within);
+    tokio::time::timeout(BEHIND, sending).await.unwrap_or_else(|_| Some(Err(Failure::timed_out())))
+}
+
+const BEHIND: Duration = Duration::from_millis(250);
 
 /// I7: a verdict is never a guess. "Not held" after a copy that may have run says nothing.
 fn tell(shared: &Shared, plan: &Plan, outcome: &Outcome) {
