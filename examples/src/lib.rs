@@ -1,1 +1,22 @@
-//! x
+//! Whole jobs done with leasehold.
+//!
+//! * `quickstart` (`src/bin/quickstart.rs`): take a lock, use its fencing token, release, shut down. Read it first.
+//! * `flash_sale` (`src/bin/flash_sale.rs`, run by `scripts/demo`): a shop sells too little stock to too many orders, by
+//!   several processes at once: without a lock, with one, and with a worker that is frozen while it holds one.
+//!
+//! The flash sale from the inside out: [`orders`] is what is ordered, [`shop`] the database with its fencing check,
+//! [`worker`] a process that sells (**the part to copy from**), [`scenario`] what the three runs differ in, [`run`] the
+//! parent that starts, freezes and thaws the workers, [`message`] what the two tell each other, [`progress`] the bar, and
+//! [`report`] the table and the verdict.
+
+pub mod message;
+pub mod orders;
+pub mod progress;
+pub mod report;
+pub mod run;
+pub mod scenario;
+pub mod shop;
+pub mod worker;
+
+/// Anything that ends the program early; `main` prints it with its causes.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
