@@ -7,6 +7,7 @@
 //! - [`history`]: checks that holds did not overlap and that their tokens grew.
 //! - [`Worker`]: a process that locks, to be killed and frozen.
 //! - [`scene`]: what suites of the mutex begin with, and look at in the end.
+//! - [`rig`]: hears every command, samples times to live, counts and kills connections.
 //! - [`eventually`]: waits for a fact; tests use it where they would sleep.
 //! - [`rounds`]: how often a long loop runs, with and without `scripts/test --soak`.
 //!
@@ -19,6 +20,7 @@ mod clock_shim;
 pub mod history;
 mod poll;
 pub mod proxy;
+pub mod rig;
 pub mod scene;
 mod server;
 mod soak;
