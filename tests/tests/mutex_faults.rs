@@ -154,12 +154,9 @@ fn b36_a_guard_dropped_beside_a_resting_runtime_is_released() {
     let session = resting.block_on(session(&server.url()));
     let lock = mutex(&session, "a", Options::default());
     let guard = resting.block_on(lock.acquire()).unwrap();
-    let waiter = resting.block_on(async {
-        let mut waiter = Box::pin(lock.acquire());
-        let waits = tokio::time::timeout(100 * MS, &mut waiter).await;
-        assert!(waits.is_err());
-        waiter
-    });
+    let mut waiter = Box::pin(lock.acquire());
+    let waits = resting.block_on(async { tokio::time::timeout(100 * MS, &mut waiter).await });
+    assert!(waits.is_err());
     drop(waiter);
     std::thread::spawn(move || drop(guard)).join().unwrap();
     control.block_on(leaves_nothing(&server, &session));
