@@ -5,7 +5,8 @@ mod spec;
 
 pub use leasehold_runtime::{
     AcquireError, AdoptError, Any, BackendError, BackendErrorKind, Commands, ConfigError, Event,
-    ExtendError, FencingToken, Holder, Lost, LostFuture, LostReason, Name, Options, Owner, Queue,
-    ReleaseError, Session, SessionBuilder, ShutdownError, Statistics, Trace, Waiter, redis,
+    ExtendError, FencingToken, Finding, Holder, Lost, LostFuture, LostReason, Name, Options, Owner,
+    Preflight, Queue, ReleaseError, Session, SessionBuilder, Severity, ShutdownError, Statistics,
+    Subject, Trace, Waiter, redis,
 };
 pub use mutex::{Guard, Held, Mutex, View};

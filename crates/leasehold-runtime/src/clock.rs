@@ -20,6 +20,11 @@ pub(crate) fn now() -> Moment {
     Moment(1_000_000_000 + nanos(anchor.elapsed()))
 }
 
+/// The local wall clock, since 1970. Only to compare it with the server's for people who look; nothing is decided by it.
+pub(crate) fn wall() -> Duration {
+    std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
+}
+
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -31,5 +31,5 @@ pub use name::{LONGEST_NAME, Name};
 pub use options::Options;
 pub use owner::Owner;
 pub use redis;
-pub use session::{Session, SessionBuilder, Statistics};
+pub use session::{Finding, Preflight, Session, SessionBuilder, Severity, Statistics, Subject};
 pub use token::FencingToken;

@@ -6,6 +6,7 @@ pub use leasehold_mutex as mutex;
 pub use leasehold_mutex::Mutex;
 pub use leasehold_runtime::{
     AcquireError, AdoptError, Any, BackendError, BackendErrorKind, Commands, ConfigError, Event,
-    ExtendError, FencingToken, Guard, Holder, Lost, LostFuture, LostReason, Name, Options, Owner,
-    Queue, ReleaseError, Session, SessionBuilder, ShutdownError, Statistics, Trace, Waiter, redis,
+    ExtendError, FencingToken, Finding, Guard, Holder, Lost, LostFuture, LostReason, Name, Options,
+    Owner, Queue, ReleaseError, Session, SessionBuilder, Severity, ShutdownError, Statistics,
+    Subject, Trace, Waiter, redis,
 };

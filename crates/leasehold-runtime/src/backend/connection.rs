@@ -98,17 +98,29 @@ impl Lane {
         result.map(from_value)
     }
 
-    /// Publishes a message; one round trip.
-    pub(crate) async fn publish(&self, channel: &[u8], message: &str) -> Result<(), Failure> {
-        let Numbered { mut connection, .. } = self.connection().await?;
-        let mut command = redis::cmd("PUBLISH");
-        command.arg(channel).arg(message);
-        let answer = tokio::time::timeout(
-            self.timeouts.response,
-            command.query_async::<Value>(&mut connection),
-        )
-        .await;
-        answer.map_err(|_| Failure::timed_out())?.map(drop).map_err(Failure::from)
+    /// Sends a command that is no script; one round trip.
+    pub(crate) async fn command(&self, words: &[&[u8]]) -> Result<Reply, Failure> {
+        let used = self.connection().await?;
+        let (number, heals, mut connection) =
+            (used.number, used.connection.heals(), used.connection);
+        let mut command = Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        let asking = command.query_async::<Value>(&mut connection);
+        let answer = tokio::time::timeout(self.timeouts.response, asking).await;
+        let result = answer
+            .map_or_else(|_| Err(Failure::timed_out()), |answer| answer.map_err(Failure::from));
+        self.judge(number, heals, result.as_ref().err());
+        result.map(from_value)
+    }
+
+    /// Publishes a message, and answers how many received it; one round trip.
+    pub(crate) async fn publish(&self, channel: &[u8], message: &str) -> Result<i64, Failure> {
+        match self.command(&[b"PUBLISH", channel, message.as_bytes()]).await? {
+            Reply::Int(receivers) => Ok(receivers),
+            Reply::Nil | Reply::Bytes(_) | Reply::List(_) => Ok(0),
+        }
     }
 
     /// Keeps or drops the connection by what a call over it met.

@@ -129,6 +129,10 @@ fn server_kind<'a>(code: &'a str, detail: &'a str) -> (Kind, &'a str) {
         ("CROSSSLOT", Kind::CrossSlot),
     ];
     let inside = code == "ERR" && detail.contains("user_script");
+    // A right that is missing inside a script is not told by a word of its own.
+    if detail.contains("executing the script can't") || detail.contains("ACL failure in script") {
+        return (Kind::NoPermission, code);
+    }
     let found = KNOWN.iter().find(|(word, _)| *word == code || (inside && detail.contains(word)));
     match found {
         Some((word, kind)) => (*kind, *word),
@@ -214,6 +218,8 @@ mod tests {
             Kind::WrongType
         );
         assert_eq!(server_kind("ERR", "a user named READONLY").0, Kind::Server);
+        let denied = "The user executing the script can't run this command or subcommand script: 1, on @user_script:2.";
+        assert_eq!(server_kind("ERR", denied).0, Kind::NoPermission);
         assert_eq!(server_kind("OOM", "command not allowed").0, Kind::OutOfMemory);
     }
 }

@@ -5,6 +5,7 @@ mod check;
 mod end;
 mod inbox_keeper;
 mod link;
+mod preflight;
 mod registry;
 mod renewal;
 mod thread;
@@ -16,6 +17,7 @@ use std::time::Duration;
 pub use builder::SessionBuilder;
 pub(crate) use end::Origin;
 pub(crate) use link::{Identity, Link};
+pub use preflight::{Finding, Preflight, Severity, Subject};
 pub(crate) use registry::Outcome;
 pub(crate) use renewal::reason;
 pub(crate) use thread::arm;
@@ -91,6 +93,19 @@ impl Session {
     /// Dropping the future does not stop the shutdown.
     pub async fn shutdown(&self, within: Duration) -> Result<(), ShutdownError> {
         self.link.shutdown(within).await
+    }
+
+    /// Looks at the server as a place for locks: version, role, eviction, persistence, replicas, rights, clock, messages;
+    /// each finding says what it means. Run it when a service starts, or by hand. About ten round trips; it takes and
+    /// releases one mutex of a random name.
+    ///
+    /// # Errors
+    /// [`BackendError`](crate::BackendError) if the server is out of reach. What it refuses is a finding.
+    ///
+    /// # Cancel safety
+    /// What it took ends within a second.
+    pub async fn preflight(&self) -> Result<Preflight, crate::BackendError> {
+        preflight::run(&self.link).await
     }
 
     /// What the session has done and has in hand.

@@ -1,0 +1,297 @@
+//! Preflight: is this server a place for locks?
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use leasehold_lua::wire::{Push, acquisition_id};
+use leasehold_lua::{Acquisition, Call, Keys, Mode, ObjectName, Reply, mutex};
+
+use super::link::{Link, Shared};
+use crate::clock::{random, wall};
+use crate::error::{BackendError, BackendErrorKind};
+
+/// What a finding is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Subject {
+    /// Server and version.
+    Server,
+    /// Master or replica.
+    Role,
+    /// What happens at maxmemory.
+    Eviction,
+    /// What a restart forgets.
+    Persistence,
+    /// What a failover forgets.
+    Replicas,
+    /// What the user may do.
+    Rights,
+    /// The server's clock.
+    Clock,
+    /// Whether messages reach the session.
+    Messages,
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Severity {
+    /// As it should be.
+    Good,
+    /// Worth knowing.
+    Note,
+    /// Locks work, and can break.
+    Warning,
+    /// Locks do not work.
+    Problem,
+}
+
+/// One thing that preflight looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// What it is about.
+    pub subject: Subject,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is, and what that means for locks.
+    pub text: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {:?}: {}", self.severity, self.subject, self.text)
+    }
+}
+
+/// What preflight found. `Display` prints a line a finding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Preflight {
+    /// In the order of [`Subject`].
+    pub findings: Vec<Finding>,
+}
+
+impl Preflight {
+    /// The worst of the findings.
+    pub fn worst(&self) -> Severity {
+        self.findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Good)
+    }
+
+    /// The findings about one subject.
+    pub fn about(&self, subject: Subject) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(move |finding| finding.subject == subject)
+    }
+}
+
+impl fmt::Display for Preflight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))
+    }
+}
+
+pub(super) async fn run(link: &Link) -> Result<Preflight, BackendError> {
+    let shared = link.shared();
+    let mut findings = match info(shared).await? {
+        Some(info) => {
+            vec![server(&info), role(&info), eviction(&info), persistence(&info), replicas(&info)]
+        }
+        None => vec![finding(
+            Subject::Server,
+            Severity::Note,
+            "INFO is not permitted: version, role, eviction, persistence and replicas are unknown",
+        )],
+    };
+    findings.extend(rights(shared).await?);
+    findings.push(clock(shared).await?);
+    findings.push(messages(shared).await?);
+    Ok(Preflight { findings })
+}
+
+fn finding(subject: Subject, severity: Severity, text: impl Into<String>) -> Finding {
+    Finding { subject, severity, text: text.into() }
+}
+
+type Info = HashMap<String, String>;
+
+async fn info(shared: &Shared) -> Result<Option<Info>, BackendError> {
+    match shared.own.command(&[b"INFO"]).await {
+        Ok(Reply::Bytes(text)) => Ok(Some(parse(&String::from_utf8_lossy(&text)))),
+        Ok(Reply::Nil | Reply::Int(_) | Reply::List(_)) => Ok(None),
+        Err(failure) if failure.error.kind() == BackendErrorKind::NoPermission => Ok(None),
+        Err(failure) => Err(failure.error),
+    }
+}
+
+fn parse(text: &str) -> Info {
+    let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
+    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn is(info: &Info, key: &str, value: &str) -> bool {
+    info.get(key).is_some_and(|found| found == value)
+}
+
+fn server(info: &Info) -> Finding {
+    let (name, version) = match (info.get("valkey_version"), info.get("redis_version")) {
+        (Some(version), _) => ("valkey", version.as_str()),
+        (None, Some(version)) => ("redis", version.as_str()),
+        (None, None) => ("an unknown server", ""),
+    };
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if found < (6, 2) {
+        return finding(
+            Subject::Server,
+            Severity::Problem,
+            format!("{name} {version}: 6.2 is the oldest that works"),
+        );
+    }
+    finding(Subject::Server, Severity::Good, format!("{name} {version}"))
+}
+
+fn role(info: &Info) -> Finding {
+    if is(info, "role", "master") {
+        return finding(Subject::Role, Severity::Good, "master");
+    }
+    finding(Subject::Role, Severity::Problem, "a replica: it refuses every acquire and release")
+}
+
+fn eviction(info: &Info) -> Finding {
+    let policy = info.get("maxmemory_policy").map_or("unknown", String::as_str);
+    if is(info, "maxmemory", "0") {
+        return finding(Subject::Eviction, Severity::Good, "no maxmemory: nothing is evicted");
+    }
+    if policy == "noeviction" {
+        let text =
+            "noeviction: at maxmemory acquires are refused, while renewals and releases go on";
+        return finding(Subject::Eviction, Severity::Good, text);
+    }
+    let text =
+        format!("{policy}: at maxmemory a held lock can be evicted, and somebody else takes it");
+    finding(Subject::Eviction, Severity::Warning, text)
+}
+
+fn persistence(info: &Info) -> Finding {
+    if is(info, "aof_enabled", "1") {
+        let text = "append-only file: a crash forgets at most what was not yet written (one second by default)";
+        return finding(Subject::Persistence, Severity::Good, text);
+    }
+    let text = "no append-only file: a restart forgets the newest holds, or all; for up to one lease two may hold";
+    finding(Subject::Persistence, Severity::Note, text)
+}
+
+fn replicas(info: &Info) -> Finding {
+    let count = info.get("connected_slaves").map_or("0", String::as_str);
+    if count == "0" {
+        return finding(Subject::Replicas, Severity::Good, "none: no failover can lose a hold");
+    }
+    let least = match info.get("min_slaves_good_slaves") {
+        Some(_) => "min-replicas-to-write is set, which shortens that moment",
+        None => "min-replicas-to-write is not set",
+    };
+    let text = format!(
+        "{count}: a failover forgets the holds of the last moment, and two may hold; {least}"
+    );
+    finding(Subject::Replicas, Severity::Note, text)
+}
+
+/// Every verb once, on a mutex of a random name: what is missing shows before the first job does.
+async fn rights(shared: &Shared) -> Result<Vec<Finding>, BackendError> {
+    let mut missing = Vec::new();
+    for (verb, call) in probes(shared) {
+        match shared.own.call(&call, shared.settings.response_timeout).await {
+            Ok(_) => {}
+            Err(failure) if failure.error.kind() == BackendErrorKind::Unreachable => {
+                return Err(failure.error);
+            }
+            Err(failure) => {
+                let text = format!("{verb} does not work: {}", failure.error);
+                missing.push(finding(Subject::Rights, Severity::Problem, text));
+            }
+        }
+    }
+    if missing.is_empty() {
+        missing.push(finding(Subject::Rights, Severity::Good, "every script runs"));
+    }
+    Ok(missing)
+}
+
+fn probes(shared: &Shared) -> Vec<(&'static str, Call)> {
+    const LEASE_MS: u64 = 1_000;
+    let name = format!("preflight-{:016x}", random());
+    let keys = Keys::new(ObjectName {
+        prefix: &shared.settings.prefix,
+        kind: "mutex",
+        group: None,
+        name: name.as_bytes(),
+    });
+    let [held, waiting] = ["held", "waiting"].map(|who| {
+        acquisition_id(&format!("{who}-{:016x}", random()), LEASE_MS, &shared.identity.inbox)
+    });
+    let holder = Acquisition { id: &held, owner: "preflight", note: b"", lease_ms: LEASE_MS };
+    let waiter = Acquisition { id: &waiting, owner: "another", ..holder };
+    let (terms, wait) = (shared.terms(), Mode::Wait { max_waiters: None });
+    vec![
+        ("acquire", mutex::acquire(&keys, holder, wait, terms)),
+        ("waiting", mutex::acquire(&keys, waiter, wait, terms)),
+        ("the check", mutex::check(&keys, [(waiter, 0)], terms)),
+        ("renewal", mutex::renew(&keys, &held, LEASE_MS)),
+        ("holder", mutex::inspect(&keys)),
+        ("queue", mutex::queue(&keys, 1)),
+        ("cancelling", mutex::release(&keys, &waiting, false, 0, terms)),
+        ("release", mutex::release(&keys, &held, false, 0, terms)),
+    ]
+}
+
+async fn clock(shared: &Shared) -> Result<Finding, BackendError> {
+    let before = wall();
+    let reply = match shared.own.command(&[b"TIME"]).await {
+        Ok(reply) => reply,
+        Err(failure) if failure.error.kind() == BackendErrorKind::NoPermission => {
+            return Ok(finding(
+                Subject::Clock,
+                Severity::Problem,
+                "TIME is not permitted: no script can run",
+            ));
+        }
+        Err(failure) => return Err(failure.error),
+    };
+    let ours = before + wall().saturating_sub(before) / 2;
+    let theirs = seconds(&reply);
+    let apart = theirs.abs_diff(ours);
+    let text =
+        format!("{apart:?} from the local clock; leases and tokens come from the server's alone");
+    let severity = if apart > Duration::from_secs(5) { Severity::Note } else { Severity::Good };
+    Ok(finding(Subject::Clock, severity, text))
+}
+
+fn seconds(time: &Reply) -> Duration {
+    let Reply::List(parts) = time else { return Duration::ZERO };
+    let mut numbers = parts.iter().map(|part| match part {
+        Reply::Bytes(text) => String::from_utf8_lossy(text).parse().unwrap_or(0),
+        Reply::Nil | Reply::Int(_) | Reply::List(_) => 0,
+    });
+    Duration::from_secs(numbers.next().unwrap_or(0))
+        + Duration::from_micros(numbers.next().unwrap_or(0))
+}
+
+async fn messages(shared: &Shared) -> Result<Finding, BackendError> {
+    let sent = shared.own.publish(&shared.identity.inbox, &Push::proof("preflight")).await;
+    match sent {
+        Ok(0) => {
+            let text = "nobody listens on the inbox just now: waiters are served by the check, up to a second late";
+            Ok(finding(Subject::Messages, Severity::Warning, text))
+        }
+        Ok(_) => Ok(finding(Subject::Messages, Severity::Good, "the inbox listens")),
+        Err(failure) if failure.error.kind() == BackendErrorKind::NoPermission => {
+            let text = format!(
+                "grants cannot be pushed: {}; waiters are served by the check",
+                failure.error
+            );
+            Ok(finding(Subject::Messages, Severity::Warning, text))
+        }
+        Err(failure) => Err(failure.error),
+    }
+}
