@@ -14,8 +14,7 @@ impl Progress {
     /// A bar for so many orders.
     pub fn new(scenario: Scenario, orders: u64) -> Self {
         let bar = ProgressBar::new(orders).with_prefix(scenario.name());
-        let style =
-            "{prefix:20} [{bar:30}] {human_pos:>6} of {human_len} orders, {elapsed} {wide_msg}";
+        let style = "{prefix:20} [{bar:24}] {pos:>5} of {len} orders, {elapsed} {wide_msg}";
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style.progress_chars("=> "));
         }

@@ -18,6 +18,7 @@ use crate::progress::Progress;
 use crate::report::{Freeze, Record};
 use crate::scenario::{STOCK_PERCENT, Scenario, WORKERS};
 use crate::shop::Shop;
+use crate::worker::VICTIM;
 
 /// The command line of a worker begins with it.
 pub const WORKER: &str = "worker";
@@ -56,7 +57,7 @@ struct Crew {
     /// Where the workers are told to go on.
     inputs: Vec<ChildStdin>,
     messages: mpsc::UnboundedReceiver<(usize, Message)>,
-    listeners: JoinSet<Result<(), Failure>>,
+    listeners: JoinSet<Result<usize, Failure>>,
     ready: usize,
     started: Instant,
     frozen: Option<Frozen>,
@@ -102,7 +103,7 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Lets them sell, and returns when all have ended well.
+    /// Lets them sell, and returns when all have ended well, or as soon as one has failed.
     async fn work(mut self, shop: &Shop, record: &mut Record) -> Result<(), Failure> {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -112,6 +113,7 @@ impl Crew {
                     Some((worker, message)) => self.hear(worker, message, record).await?,
                     None => break, // all have closed their outputs
                 },
+                Some(worker) = self.listeners.join_next() => self.end_of(worker??).await?,
                 _ = look.tick(), if self.frozen.is_some() => {
                     if let Some(freeze) = self.thaw_if_overtaken(shop).await? {
                         record.freeze = Some(freeze);
@@ -119,16 +121,15 @@ impl Crew {
                 }
             }
         }
-        while let Some(listener) = self.listeners.join_next().await {
-            listener??;
-        }
-        for (index, child) in self.children.iter_mut().enumerate() {
-            let status = child.wait().await?;
-            if !status.success() {
-                return Err(format!("worker {index} failed: {status}").into());
-            }
+        while let Some(worker) = self.listeners.join_next().await {
+            self.end_of(worker??).await?;
         }
         Ok(())
+    }
+
+    async fn end_of(&mut self, worker: usize) -> Result<(), Failure> {
+        let status = self.children[worker].wait().await?;
+        if status.success() { Ok(()) } else { Err(format!("worker {worker}: {status}").into()) }
     }
 
     async fn hear(
@@ -142,15 +143,17 @@ impl Crew {
                 self.ready += 1;
                 if self.ready == WORKERS {
                     self.started = Instant::now();
-                    for worker in 0..WORKERS {
-                        self.tell_to_go_on(worker).await?;
-                    }
+                    let freezes = record.scenario == Scenario::FrozenWorker;
+                    let first = if freezes { VICTIM..VICTIM + 1 } else { 0..WORKERS };
+                    self.tell_to_go_on(first).await?;
                 }
             }
             Message::Inside { product, token } => {
                 kill_process(self.pid(worker)?, Signal::STOP)?;
                 self.progress.say(format!("(worker {worker} is frozen)"));
                 self.frozen = Some(Frozen { worker, product, token, since: Instant::now() });
+                // Only now do the others begin, so it is certain that they want this product.
+                self.tell_to_go_on((0..WORKERS).filter(|other| *other != worker)).await?;
             }
             Message::StaleWrite => record.stale_writes += 1,
             Message::HoldLost => record.holds_lost += 1,
@@ -181,12 +184,18 @@ impl Crew {
         self.frozen = None;
         self.progress.say(String::new());
         kill_process(self.pid(worker)?, Signal::CONT)?;
-        self.tell_to_go_on(worker).await?;
+        self.tell_to_go_on([worker]).await?;
         Ok(Some(freeze))
     }
 
-    async fn tell_to_go_on(&mut self, worker: usize) -> Result<(), Failure> {
-        Ok(self.inputs[worker].write_all(b"\n").await?)
+    async fn tell_to_go_on(
+        &mut self,
+        workers: impl IntoIterator<Item = usize>,
+    ) -> Result<(), Failure> {
+        for worker in workers {
+            self.inputs[worker].write_all(b"\n").await?;
+        }
+        Ok(())
     }
 
     fn pid(&self, worker: usize) -> Result<Pid, Failure> {
@@ -195,15 +204,15 @@ impl Crew {
     }
 }
 
-/// Hands on what a worker says, until it closes its output.
+/// Hands on what a worker says, until it closes its output; answers which worker that was.
 async fn listen(
     worker: usize,
     output: ChildStdout,
     tell: mpsc::UnboundedSender<(usize, Message)>,
-) -> Result<(), Failure> {
+) -> Result<usize, Failure> {
     let mut lines = BufReader::new(output).lines();
     while let Some(line) = lines.next_line().await? {
         tell.send((worker, line.parse()?))?;
     }
-    Ok(())
+    Ok(worker)
 }

@@ -174,12 +174,9 @@ impl Worker {
         Ok(spawn_blocking(move || work(&mut shop.lock().expect("no panic in it"))).await?)
     }
 
-    /// True once: in the victim, at the first order of the most wanted product after a third of its orders. The others
-    /// want that product again soon.
+    /// True once: in the victim, at its first order of the most wanted product.
     fn is_to_be_frozen_at(&self, order: Order) -> bool {
-        self.freeze_at == Some(order.product)
-            && self.next.load(Ordering::Relaxed) > self.orders.len() / 3
-            && !self.frozen.swap(true, Ordering::Relaxed)
+        self.freeze_at == Some(order.product) && !self.frozen.swap(true, Ordering::Relaxed)
     }
 
     /// The parent freezes this process while it waits here. It keeps the connection meanwhile: frozen in the middle of
