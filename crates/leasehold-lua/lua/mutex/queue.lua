@@ -12,7 +12,8 @@ local most = tonumber(ARGV[1])
 
 --#include clock
 
-local found = redis.call('ZRANGE', queue, 0, most - 1, 'WITHSCORES')
+-- As a range, 0 … -1 would be everybody.
+local found = most > 0 and redis.call('ZRANGE', queue, 0, most - 1, 'WITHSCORES') or {}
 local reply = { now_text, redis.call('ZCARD', queue) }
 for i = 1, #found, 2 do
   local value = redis.call('HGET', timeouts, found[i])
