@@ -47,7 +47,8 @@ local reply
 if hold.cooling == id then
   reply = { 1, 0 }
 elseif holds_id(id) then
-  drop_entry(id, hold.since[id] + at_least_ms)
+  -- Without a least length there is no cool-down, not even where the clock went back behind the grant.
+  drop_entry(id, at_least_ms > 0 and hold.since[id] + at_least_ms or 0)
   reply = { 1, 0 }
 else
   local position = redis.call('ZRANK', queue, id)
