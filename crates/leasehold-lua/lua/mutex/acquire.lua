@@ -66,16 +66,17 @@ end
 
 read_hold()
 if holds_id(id) then return taken() end
-if is_gone(id) then return { 4, now_text } end
+-- An id that cools down was released: this is a late copy.
+if is_gone(id) or hold.cooling == id then return { 4, now_text } end
 local known = redis.call('ZSCORE', queue, id)
 
 if may_reenter(owner) then
-  if not reenter(id, note, lease_ms) then return { 6, now_text } end
+  local joined = reenter(id, note, lease_ms)
   if known then
     leave(id)
     settle({})
   end
-  return taken()
+  return joined and taken() or { 6, now_text }
 end
 
 if mode == 'wait' or known then

@@ -30,7 +30,7 @@ local FIRST, WIDTH = 6, 4
 -- The id is in the queue after it, unless it holds, was cancelled, or its owner holds and it joins as an entry.
 local function attend(id, ticket, owner, note)
   if holds_id(id) then return nil end
-  if is_gone(id) then return { 4 } end
+  if is_gone(id) or hold.cooling == id then return { 4 } end
   local known = redis.call('ZSCORE', queue, id)
   if may_reenter(owner) then
     local _, lease_ms = split_id(id)
