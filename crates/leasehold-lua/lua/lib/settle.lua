@@ -7,6 +7,7 @@ local MOST_HEADS = 32
 
 local function announce(id, minted, ms)
   local uuid, _, inbox = split_id(id)
+  if not inbox then return 0 end -- not an id of ours: nobody is there
   local message = uuid .. ' 1 ' .. minted .. ' ' .. text(ms) .. ' ' .. now_text
   return redis.pcall('PUBLISH', inbox, message)
 end
@@ -15,7 +16,8 @@ local function settle(callers)
   for _ = 1, MOST_HEADS do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not head then
-      redis.call('DEL', timeouts)
+      -- DEL would take a foreign value too: what is not a hash is not ours.
+      if type(redis.pcall('HLEN', timeouts)) == 'number' then redis.call('DEL', timeouts) end
       return 0
     end
     local deadline, owner, note = waiter(head)
