@@ -105,7 +105,8 @@ impl Mutex {
         self.view.try_acquire().await
     }
 
-    /// Takes it, waiting at most so long; zero is one full try. One round trip if it is free; handed over by a message.
+    /// Takes it, waiting at most so long; less than a millisecond is one full try. One round trip if it is free; handed
+    /// over by a message.
     ///
     /// # Errors
     /// * [`TimedOut`](AcquireError::TimedOut): the wait is over; it says who holds.

@@ -20,11 +20,15 @@ use crate::session::{Link, Origin, Outcome};
 pub(crate) enum Patience {
     /// Not at all; busy is `None`.
     Try,
-    /// At most so long; zero is one full try.
+    /// At most so long; less than [`SHORTEST_WAIT`] is one full try.
     Within(Duration),
     /// Until it is granted.
     Forever,
 }
+
+/// Timers count whole milliseconds. In a shorter time no server could answer, and a free lock would be told as one that
+/// is out of reach.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// Takes, waits, or gives up; whatever way it ends, nothing of it stays on the server beyond a hold that is returned.
 pub(crate) async fn acquire(
@@ -36,7 +40,7 @@ pub(crate) async fn acquire(
     let started = now();
     let waits = match patience {
         Patience::Try => false,
-        Patience::Within(wait) => !wait.is_zero(),
+        Patience::Within(wait) => wait >= SHORTEST_WAIT,
         Patience::Forever => true,
     };
     let until = match patience {

@@ -47,8 +47,8 @@ impl<M: Mode> View<M> {
         self.take(Patience::Try).await
     }
 
-    /// Takes it, waiting at most so long; zero is one full try. One round trip if it is free, one more message (no
-    /// round trip) when it is handed over.
+    /// Takes it, waiting at most so long; less than a millisecond is one full try. One round trip if it is free, one
+    /// more message (no round trip) when it is handed over.
     ///
     /// # Errors
     /// * [`TimedOut`](AcquireError::TimedOut): the wait is over.
