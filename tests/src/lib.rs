@@ -8,6 +8,7 @@
 //! - [`Worker`]: a process that locks, to be killed and frozen.
 //! - [`scene`]: what suites of the mutex begin with, and look at in the end.
 //! - [`rig`]: hears every command, samples times to live, counts and kills connections.
+//! - [`acl`]: users with the rights that a lock needs, or fewer; [`refused`]: what the types refuse.
 //! - [`eventually`]: waits for a fact; tests use it where they would sleep.
 //! - [`rounds`]: how often a long loop runs, with and without `scripts/test --soak`.
 //!
@@ -16,10 +17,12 @@
 
 #![expect(clippy::missing_panics_doc, reason = "a helper that cannot do its work fails the test")]
 
+pub mod acl;
 mod clock_shim;
 pub mod history;
 mod poll;
 pub mod proxy;
+pub mod refused;
 pub mod rig;
 pub mod scene;
 mod server;

@@ -1,0 +1,102 @@
+//! What a Redis user needs for a lock, and users that have just that or less.
+
+use crate::Server;
+
+/// The commands that a mutex needs: four of the client, the others inside the scripts. The README
+/// prints them; nothing of `@admin` or `@dangerous` is among them.
+///
+/// A server from 7.2 on may also be given `client|setinfo`: without it the client library's greeting
+/// is refused, which harms nothing and leaves a line in ACL LOG. Redis 7.0 does not know it.
+pub const MUTEX_COMMANDS: &[&str] = &[
+    "evalsha",
+    "eval",
+    "subscribe",
+    "publish",
+    "time",
+    "exists",
+    "del",
+    "pttl",
+    "pexpire",
+    "pexpireat",
+    "set",
+    "hset",
+    "hget",
+    "hmget",
+    "hgetall",
+    "hdel",
+    "hlen",
+    "hexists",
+    "zadd",
+    "zrem",
+    "zcard",
+    "zrank",
+    "zscore",
+    "zrange",
+    "zrandmember",
+    "zremrangebyrank",
+];
+
+/// The rule of a user that may do what a mutex of sessions with this prefix needs, and nothing else:
+/// what stands behind `ACL SETUSER <name> on >password`.
+#[must_use]
+pub fn mutex_rule(prefix: &str) -> Vec<String> {
+    let places = [
+        "resetkeys".to_owned(),
+        format!("~{prefix}lh1:*"),
+        "resetchannels".to_owned(),
+        format!("&{prefix}lh1:inbox:*"),
+        "-@all".to_owned(),
+    ];
+    places.into_iter().chain(MUTEX_COMMANDS.iter().map(|command| format!("+{command}"))).collect()
+}
+
+/// The password of every user made here.
+const PASSWORD: &str = "pass";
+
+/// Makes a user who has [`mutex_rule`] for this prefix.
+pub async fn user(server: &Server, name: &str, prefix: &str) {
+    let mut rules = vec!["reset".to_owned(), "on".to_owned(), format!(">{PASSWORD}")];
+    rules.extend(mutex_rule(prefix));
+    set(server, name, &rules).await;
+}
+
+/// Gives or takes a right, as `+command`, `-command`, `resetchannels`; it acts at once, also on
+/// connections that are open.
+pub async fn change(server: &Server, name: &str, rule: &str) {
+    set(server, name, &[rule.to_owned()]).await;
+}
+
+async fn set(server: &Server, name: &str, rules: &[String]) {
+    let mut command = redis::cmd("ACL");
+    command.arg("SETUSER").arg(name).arg(rules);
+    command.exec_async(&mut server.connection().await).await.expect("ACL SETUSER");
+}
+
+/// The server's address with this user.
+#[must_use]
+pub fn url(server: &Server, name: &str) -> String {
+    format!("redis://{name}:{PASSWORD}@{}/", server.addr())
+}
+
+/// What was refused since the last [`forget`]: the lines of ACL LOG as `context object`.
+pub async fn refused(server: &Server) -> Vec<String> {
+    let log: Vec<std::collections::HashMap<String, redis::Value>> = redis::cmd("ACL")
+        .arg("LOG")
+        .query_async(&mut server.connection().await)
+        .await
+        .expect("ACL LOG");
+    let text = |value: Option<&redis::Value>| match value {
+        Some(value) => redis::from_redis_value_ref::<String>(value).unwrap_or_default(),
+        None => String::new(),
+    };
+    log.iter()
+        .map(|entry| format!("{} {}", text(entry.get("context")), text(entry.get("object"))))
+        .collect()
+}
+
+/// Empties ACL LOG.
+pub async fn forget(server: &Server) {
+    let mut command = redis::cmd("ACL");
+    command.arg("LOG").arg("RESET");
+    command.exec_async(&mut server.connection().await).await.expect("ACL LOG RESET");
+}
