@@ -70,6 +70,8 @@ struct Attempt<'a> {
     started: Moment,
     /// How many stood before it when it was last told.
     position: Option<u64>,
+    /// A copy of the acquire was answered, so the server may keep something of it.
+    known: bool,
 }
 
 enum Asked {
@@ -82,7 +84,7 @@ impl<'a> Attempt<'a> {
     fn enter(link: &'a Link, plan: Arc<Plan>, started: Moment) -> Result<Self, AcquireError> {
         let (tell, told) = oneshot::channel();
         link.shared().registry.enter(plan.clone(), tell)?;
-        Ok(Self { link, plan, told, started, position: None })
+        Ok(Self { link, plan, told, started, position: None, known: false })
     }
 
     /// Sends the acquire until it is answered. A grant that arrives first is as good as the answer.
@@ -100,14 +102,14 @@ impl<'a> Attempt<'a> {
                 }
                 answer = sending => answer,
             };
-            match self.read(answer)? {
+            match self.read(answer).await? {
                 Read::Asked(asked) => return Ok(asked),
                 Read::Again => {}
             }
         }
     }
 
-    fn read(&mut self, answer: Result<Delivered, Undelivered>) -> Result<Read, AcquireError> {
+    async fn read(&mut self, answer: Result<Delivered, Undelivered>) -> Result<Read, AcquireError> {
         let answer = answer.map_err(|failed| self.unanswered(failed))?;
         let reply = AcquireReply::decode(&answer.reply)
             .map_err(|error| AcquireError::Backend(error.into()))?;
@@ -119,12 +121,14 @@ impl<'a> Attempt<'a> {
                 | AcquireReply::Saturated { again: true, .. }
         );
         if again {
+            self.known = true;
             return Ok(Read::Again);
         }
         registry.answered(self.plan.uuid());
         match reply {
             AcquireReply::Taken { token, left_ms, .. } => {
-                self.taken(answer.sent, token, Duration::from_millis(left_ms)).map(Read::Asked)
+                let left = Duration::from_millis(left_ms);
+                self.taken(answer.sent, token, left).await.map(Read::Asked)
             }
             AcquireReply::Queued { position, check_ms, ticket, now_us, .. } => {
                 self.position = Some(position);
@@ -162,7 +166,7 @@ impl<'a> Attempt<'a> {
     }
 
     fn unanswered(&self, failed: Undelivered) -> AcquireError {
-        if !failed.doubtful {
+        if !failed.doubtful && !self.known {
             // Surely nothing was done: there is nothing to end.
             self.link.shared().registry.forget(self.plan.uuid());
         }
@@ -170,7 +174,12 @@ impl<'a> Attempt<'a> {
     }
 
     /// The reply says that it holds: armed first, then handed out.
-    fn taken(&mut self, sent: Moment, token: u64, left: Duration) -> Result<Asked, AcquireError> {
+    async fn taken(
+        &mut self,
+        sent: Moment,
+        token: u64,
+        left: Duration,
+    ) -> Result<Asked, AcquireError> {
         let shared = self.link.shared();
         shared.saw_token(token);
         let deadline = shared.settings.drift.deadline_of_reply(sent, left);
@@ -179,11 +188,8 @@ impl<'a> Attempt<'a> {
         }
         match shared.registry.win(self.plan.uuid(), token, deadline, &shared.events) {
             Some(won) => Ok(Asked::Holds(crate::session::arm(self.link.clone(), won.state))),
-            // Told by a push a moment ago, or closed.
-            None => match self.told.try_recv() {
-                Ok(told) => outcome(Ok(told)).map(Asked::Holds),
-                Err(_) => Err(AcquireError::Closed),
-            },
+            // Decided a moment ago, by a push or a shutdown; the telling may be under way still.
+            None => outcome((&mut self.told).await).map(Asked::Holds),
         }
     }
 

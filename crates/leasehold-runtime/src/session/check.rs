@@ -24,11 +24,9 @@ pub(super) async fn check(granter: Granter, due: DueCheck) {
     let shared = granter.shared().clone();
     let mut next = Next::default();
     for chunk in due.waiting.chunks(LARGEST_CHECK) {
-        loop {
-            let again = check_chunk(&granter, &due, chunk, &mut next).await;
-            if !again {
-                break;
-            }
+        let mut chunk = chunk.to_vec();
+        while !chunk.is_empty() && check_chunk(&granter, &due, &chunk, &mut next).await {
+            chunk = shared.registry.asked_again(&chunk);
         }
     }
     // While pushes do not arrive the checks come as fast as their pauses allow.
@@ -59,7 +57,12 @@ async fn check_chunk(
     shared.counters.checks.fetch_add(1, Ordering::Relaxed);
     let sent = now();
     let answer = shared.own.call(&call, shared.settings.response_timeout).await;
+    let doubtful = answer.as_ref().is_err_and(|failure| failure.may_have_run);
     for (plan, _) in chunk {
+        if doubtful {
+            // Before it counts as answered: whoever ends it in between has to know.
+            shared.registry.doubt(plan.uuid());
+        }
         shared.registry.answered(plan.uuid());
     }
     match answer.map(|reply| decode(&reply, chunk.len())) {
@@ -72,12 +75,12 @@ async fn check_chunk(
             reply.again
         }
         Ok(Err(error)) => {
-            refuse_all(shared, chunk, &error);
+            refuse_all(granter, chunk, &error);
             false
         }
         Err(failure) => {
             next.unanswered();
-            unanswered(shared, chunk, failure);
+            unanswered(granter, chunk, &failure);
             false
         }
     }
@@ -122,35 +125,41 @@ fn settle(granter: &Granter, plan: &Arc<Plan>, sample: Sample, answer: &CheckAns
                 granter.grant(uuid, token, deadline);
             }
         }
-        CheckAnswer::Cancelled => refuse(shared, plan, AcquireError::Cancelled),
-        CheckAnswer::TooManyEntries => refuse(shared, plan, AcquireError::TooManyEntries),
+        CheckAnswer::Cancelled => refuse(granter, plan, AcquireError::Cancelled, false),
+        CheckAnswer::TooManyEntries => {
+            refuse(granter, plan, AcquireError::TooManyEntries, false);
+        }
     }
 }
 
-fn refuse(shared: &Shared, plan: &Plan, error: AcquireError) {
-    if let Some(tell) = shared.registry.refuse(plan.uuid()) {
-        shared.registry.forget(plan.uuid());
+/// Tells a waiter that it will not be granted. `stays`: the server may still keep it in its queue, where it would be
+/// granted and hold for nobody (I9).
+fn refuse(granter: &Granter, plan: &Arc<Plan>, error: AcquireError, stays: bool) {
+    let registry = &granter.shared().registry;
+    if let Some((tell, late)) = registry.refuse(plan.uuid()) {
+        if stays || late {
+            granter.end(plan.clone(), late);
+        } else {
+            registry.forget(plan.uuid());
+        }
         drop(tell.send(Outcome::Refused(error)));
     }
 }
 
 /// A refusal that does not pass ends the waiting; anything else is tried again.
-fn unanswered(shared: &Shared, chunk: &[(Arc<Plan>, u64)], failure: Failure) {
-    if failure.may_have_run {
-        chunk.iter().for_each(|(plan, _)| shared.registry.doubt(plan.uuid()));
-    }
+fn unanswered(granter: &Granter, chunk: &[(Arc<Plan>, u64)], failure: &Failure) {
     if !failure.transient {
         for (plan, _) in chunk {
             let error = BackendError::new(failure.error.kind(), failure.error.to_string());
-            refuse(shared, plan, AcquireError::Backend(error));
+            refuse(granter, plan, AcquireError::Backend(error), true);
         }
     }
 }
 
-fn refuse_all(shared: &Shared, chunk: &[(Arc<Plan>, u64)], words: &str) {
+fn refuse_all(granter: &Granter, chunk: &[(Arc<Plan>, u64)], words: &str) {
     for (plan, _) in chunk {
         let error = BackendError::new(crate::error::BackendErrorKind::Unsupported, words);
-        refuse(shared, plan, AcquireError::Backend(error));
+        refuse(granter, plan, AcquireError::Backend(error), true);
     }
 }
 

@@ -202,8 +202,8 @@ impl Registry {
         Some(Won { state, tell })
     }
 
-    /// A waiting id will not be granted.
-    pub(crate) fn refuse(&self, uuid: Uuid) -> Option<oneshot::Sender<Outcome>> {
+    /// A waiting id will not be granted. Answers whom to tell, and whether a call of it may still arrive.
+    pub(crate) fn refuse(&self, uuid: Uuid) -> Option<(oneshot::Sender<Outcome>, bool)> {
         let mut table = self.table();
         let tracked = table.tracked.get_mut(&uuid)?;
         if !matches!(tracked.phase, Phase::Waiting(_)) {
@@ -212,8 +212,9 @@ impl Registry {
         let Phase::Waiting(tell) = std::mem::replace(&mut tracked.phase, Phase::Ending) else {
             return None;
         };
+        let late = tracked.end();
         table.leave_group(uuid);
-        Some(tell)
+        Some((tell, late))
     }
 
     /// The state of a held id.
@@ -291,6 +292,23 @@ impl Registry {
             due.push(DueCheck { spec: group.spec.clone(), key, waiting });
         }
         due
+    }
+
+    /// A check that is to be repeated at once: those of it that still wait. Who left meanwhile is not asked for again,
+    /// because nothing says any more that such a call may arrive after its end: it would come back to life (I9).
+    pub(crate) fn asked_again(&self, asked: &[(Arc<Plan>, u64)]) -> Vec<(Arc<Plan>, u64)> {
+        let mut table = self.table();
+        let mut waiting = Vec::with_capacity(asked.len());
+        for (plan, _) in asked {
+            match table.tracked.get_mut(&plan.uuid()) {
+                Some(tracked) if matches!(tracked.phase, Phase::Waiting(_)) => {
+                    tracked.unanswered += 1;
+                    waiting.push((plan.clone(), tracked.ticket));
+                }
+                Some(_) | None => {}
+            }
+        }
+        waiting
     }
 
     /// A group was checked. `next`: when the server says it is due again; without, after a pause that grows.
@@ -392,5 +410,81 @@ impl Table {
         group.check_at = at;
         self.checks.insert((at, key.clone()));
         self.checks.first().is_some_and(|(first, _)| *first == at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_lua::{Call, Mode, Terms};
+
+    use super::*;
+    use crate::engine::{Acquisition, Checked};
+    use crate::session::Identity;
+    use crate::{Name, Options};
+
+    /// A spec that is only asked who it is.
+    #[derive(Debug)]
+    struct Named(Name, Checked, Arc<[u8]>);
+
+    impl Spec for Named {
+        fn name(&self) -> &Name {
+            &self.0
+        }
+        fn checked(&self) -> &Checked {
+            &self.1
+        }
+        fn slot_key(&self) -> &Arc<[u8]> {
+            &self.2
+        }
+        fn acquire(&self, _: leasehold_lua::Acquisition<'_>, _: Mode, _: Terms) -> Call {
+            unreachable!("nothing is sent")
+        }
+        fn check(&self, _: &[(leasehold_lua::Acquisition<'_>, u64)], _: Terms) -> Call {
+            unreachable!("nothing is sent")
+        }
+        fn renew(&self, _: &[u8], _: u64) -> Call {
+            unreachable!("nothing is sent")
+        }
+        fn release(&self, _: &[u8], _: bool, _: Terms) -> Call {
+            unreachable!("nothing is sent")
+        }
+    }
+
+    /// A registry with so many waiters on one name, whose check is due.
+    fn waiting(count: u64) -> (Registry, Vec<DueCheck>) {
+        let name = Name::new("a");
+        let checked = Checked::new(&name, Options::default()).unwrap();
+        let spec = Arc::new(Named(name, checked, Arc::from(&b"key"[..])));
+        let identity = Identity { inbox: vec![], trace: 0, host: String::new() };
+        let registry = Registry::default();
+        for ticket in 0..count {
+            let acquisition = Acquisition::new(&identity, &spec.1, None);
+            let plan = Arc::new(Plan { spec: spec.clone(), acquisition });
+            registry.enter(plan.clone(), oneshot::channel().0).unwrap();
+            registry.answered(plan.uuid());
+            let sample = Sample { sent: now(), server_us: 1 };
+            registry.queued(plan.uuid(), ticket, sample, now());
+        }
+        let due = registry.due_checks();
+        (registry, due)
+    }
+
+    #[test]
+    fn a_waiter_that_leaves_during_a_repeated_check_knows_of_the_copy_under_way() {
+        let (registry, due) = waiting(2);
+        let (first, second) = (due[0].waiting[0].0.uuid(), due[0].waiting[1].0.uuid());
+        assert_eq!(registry.ending_if_waiting(first), Some(true), "the first copy is under way");
+        registry.answered(second);
+        let again = registry.asked_again(&due[0].waiting);
+        assert_eq!(again.len(), 1, "who left is not asked for again");
+        assert_eq!(registry.ending_if_waiting(second), Some(true), "the second copy is under way");
+    }
+
+    #[test]
+    fn a_waiter_that_leaves_between_checks_leaves_nothing_under_way() {
+        let (registry, due) = waiting(1);
+        let uuid = due[0].waiting[0].0.uuid();
+        registry.answered(uuid);
+        assert_eq!(registry.ending_if_waiting(uuid), Some(false));
     }
 }

@@ -228,6 +228,13 @@ impl Granter {
         self.confirm.send((uuid, token)).ok(); // The thread has ended: so has everything.
     }
 
+    /// Has the thread end an acquisition that never became a hold.
+    pub(super) fn end(&self, plan: Arc<crate::engine::Plan>, late: bool) {
+        if let Some(orders) = self.orders.upgrade() {
+            Link::new(self.shared.clone(), orders).end(plan, late, Origin::Lost);
+        }
+    }
+
     /// A waiting id becomes a hold: armed first, then handed out.
     pub(super) fn grant(&self, uuid: Uuid, token: u64, deadline: Moment) {
         self.shared.saw_token(token);
