@@ -79,6 +79,11 @@ pub enum Push {
         /// Which acquisition.
         uuid: String,
     },
+    /// The acquisition's hold was adopted by another acquisition.
+    Adopted {
+        /// Which acquisition.
+        uuid: String,
+    },
     /// The session's own proof that its inbox delivers.
     Proof {
         /// What it sent.
@@ -105,6 +110,7 @@ impl Push {
                 at_us: number(at_us)?,
             }),
             [uuid, "2"] => Ok(Self::Forced { uuid: uuid.to_owned() }),
+            [uuid, "3"] => Ok(Self::Adopted { uuid: uuid.to_owned() }),
             ["proof", nonce, ""] => Ok(Self::Proof { nonce: nonce.to_owned() }),
             _ => Err(DecodeError::new("push", "unknown form")),
         }
@@ -126,6 +132,7 @@ impl fmt::Debug for Push {
                 .field("lease_ms", lease_ms)
                 .finish_non_exhaustive(),
             Self::Forced { .. } => f.write_str("Forced"),
+            Self::Adopted { .. } => f.write_str("Adopted"),
             Self::Proof { .. } => f.write_str("Proof"),
         }
     }
@@ -159,6 +166,7 @@ mod tests {
         let granted = Push::Granted { uuid: "ab".into(), token: 5, lease_ms: 2000, at_us: 9 };
         assert_eq!(Push::decode(b"ab 1 5 2000 9").unwrap(), granted);
         assert_eq!(Push::decode(b"ab 2").unwrap(), Push::Forced { uuid: "ab".into() });
+        assert_eq!(Push::decode(b"ab 3").unwrap(), Push::Adopted { uuid: "ab".into() });
         assert_eq!(
             Push::decode(Push::proof("n").as_bytes()).unwrap(),
             Push::Proof { nonce: "n".into() }

@@ -1,5 +1,6 @@
 --[[
-Replaces all live entries of an owner by one of the calling process, with the same token. Never creates.
+Replaces all live entries of an owner by one of the calling process, with the same token, and tells those that had
+them. Never creates.
 
 KEYS[1]  holds     hash: the hold
 KEYS[2]  gone      zset: id whose acquire may still arrive -> until, ms
@@ -33,5 +34,10 @@ if not holds_id(id) then
   hold.entries, hold.live, hold.latest = {}, 0, 0
   -- A hold is never shortened: the new entry keeps the latest deadline of those it replaces.
   add_entry(id, first, note, math.max(latest, now_ms + lease_ms))
+  -- The earlier guards are told; a message that is lost, or may not be sent, is made good by their next renewal.
+  for _, entry in ipairs(earlier) do
+    local uuid, inbox = string.match(entry, '^([^|]*)|%d+|(.*)$')
+    if inbox then redis.pcall('PUBLISH', inbox, uuid .. ' 3') end
+  end
 end
 return { 1, hold.token, hold.entries[id] - now_ms, now_text }

@@ -187,18 +187,21 @@ impl Granter {
         match push {
             Push::Granted { uuid, token, lease_ms, at_us } => {
                 if let Ok(uuid) = Uuid::parse_str(&uuid) {
-                    self.shared.saw_token(token);
                     self.pushed(uuid, token, Duration::from_millis(lease_ms), at_us);
                 }
             }
-            Push::Forced { uuid } => {
-                let held = Uuid::parse_str(&uuid).ok().and_then(|uuid| self.registry().held(uuid));
-                if let Some(state) = held {
-                    self.shared.watchdog.disarm(state.plan.uuid());
-                    state.lose(LostReason::ForceReleased);
-                }
-            }
+            Push::Forced { uuid } => self.ended(&uuid, LostReason::ForceReleased),
+            Push::Adopted { uuid } => self.ended(&uuid, LostReason::NotOwner),
             Push::Proof { .. } => {}
+        }
+    }
+
+    /// Somebody else ended a hold.
+    fn ended(&self, uuid: &str, reason: LostReason) {
+        let held = Uuid::parse_str(uuid).ok().and_then(|uuid| self.registry().held(uuid));
+        if let Some(state) = held {
+            self.shared.watchdog.disarm(state.plan.uuid());
+            state.lose(reason);
         }
     }
 
