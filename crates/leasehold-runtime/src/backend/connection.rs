@@ -24,6 +24,9 @@ pub(crate) struct Timeouts {
 /// itself when answers stop coming.
 const MOST_TIMEOUTS: u32 = 2;
 
+/// A call that waits for less says nothing about its connection when it is not answered.
+const TELLING: Duration = Duration::from_millis(100);
+
 /// RESP3; no Nagle delay (the client library's default has it); a dead peer is noticed by keepalive.
 pub(super) fn tuned(info: ConnectionInfo) -> ConnectionInfo {
     let keepalive = socket2::TcpKeepalive::new()
@@ -94,7 +97,10 @@ impl Lane {
         let (number, heals) = (used.number, used.connection.heals());
         let answer = tokio::time::timeout(within, evaluate(used.connection, call)).await;
         let result = answer.unwrap_or_else(|_| Err(Failure::timed_out()));
-        self.judge(number, heals, result.as_ref().err());
+        let impatient = |failure: &&Failure| failure.silent && within < TELLING;
+        if !result.as_ref().err().as_ref().is_some_and(impatient) {
+            self.judge(number, heals, result.as_ref().err());
+        }
         result.map(from_value)
     }
 
@@ -157,7 +163,9 @@ impl Lane {
         if let Some(present) = self.present() {
             return Ok(present);
         }
-        let _turn = self.connecting.lock().await;
+        // Whoever has the turn may be a task of a runtime that stands still: then go on without it.
+        let patience = self.timeouts.connect.min(self.timeouts.response / 2);
+        let _turn = tokio::time::timeout(patience, self.connecting.lock()).await;
         if let Some(present) = self.present() {
             return Ok(present);
         }
