@@ -38,6 +38,10 @@ pub(crate) async fn acquire(
 ) -> Result<Option<Hold>, AcquireError> {
     Link::check_runtime()?;
     let started = now();
+    if link.settings().drift.deadline_of_reply(started, plan.options().lease) <= started {
+        // The clock margin is longer than the lease: no grant could ever be of use.
+        return Err(AcquireError::ValidityTooShort { remaining: Duration::ZERO });
+    }
     let waits = match patience {
         Patience::Try => false,
         Patience::Within(wait) => wait >= SHORTEST_WAIT,
@@ -182,6 +186,8 @@ impl<'a> Attempt<'a> {
     ) -> Result<Asked, AcquireError> {
         let shared = self.link.shared();
         shared.saw_token(token);
+        // Trap 28: a server clock that went back says more than was ever given.
+        let left = left.min(self.plan.options().lease);
         let deadline = shared.settings.drift.deadline_of_reply(sent, left);
         if deadline.passed() {
             return Err(AcquireError::ValidityTooShort { remaining: deadline.left() });

@@ -43,7 +43,7 @@ pub(crate) async fn adopt(
         AdoptReply::Adopted { token, left_ms, .. } => {
             let shared = link.shared();
             shared.saw_token(token);
-            let left = Duration::from_millis(left_ms);
+            let left = Duration::from_millis(left_ms).min(plan.options().lease);
             let deadline = shared.settings.drift.deadline_of_reply(answer.sent, left);
             let won = registry
                 .win(plan.uuid(), token, deadline, &shared.events)
@@ -52,7 +52,9 @@ pub(crate) async fn adopt(
             Ok(arm(link.clone(), won.state))
         }
         AdoptReply::NotHeld { why } => {
-            registry.forget(plan.uuid());
+            if !answer.doubtful {
+                registry.forget(plan.uuid());
+            }
             Err(lost(reason(why)).into())
         }
         AdoptReply::Cancelled => Err(lost(LostReason::Shutdown).into()),

@@ -134,7 +134,8 @@ impl<M: Mode> Guard<M> {
             return Err(state.loss(reason).into());
         }
         let link = self.hold.link();
-        let call = state.plan.renew(whole_ms(by));
+        let asked = state.within_limit(by);
+        let call = state.plan.renew(whole_ms(asked).max(1));
         let until = state.deadline().min(now().plus(link.settings().response_timeout));
         let answer =
             deliver(link, &call, until, || ()).await.map_err(|failed| self.not_extended(failed))?;
@@ -143,7 +144,7 @@ impl<M: Mode> Guard<M> {
             RenewReply::decode(&answer.reply).map_err(|error| unreadable(error.into()))?;
         match answers.first() {
             Some(RenewReply::Renewed { left_ms }) => {
-                let left = Duration::from_millis(*left_ms);
+                let left = Duration::from_millis(*left_ms).min(asked);
                 state.renewed_until(link.settings().drift.deadline_of_reply(answer.sent, left));
                 Ok(())
             }

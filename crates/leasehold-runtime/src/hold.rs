@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +25,8 @@ pub(crate) struct HoldState {
     deadline: AtomicU64,
     /// The last renewal failed: a deadline that passes now passed because Redis was out of reach.
     unreachable: AtomicBool,
+    /// A renewal or extension was cut at the longest hold: the deadline that it gave is the end.
+    limited: AtomicBool,
     released: AtomicBool,
     lost: OnceLock<LostReason>,
     ended: CancellationToken,
@@ -41,6 +44,7 @@ impl HoldState {
             limit,
             deadline: AtomicU64::new(deadline.as_nanos()),
             unreachable: AtomicBool::new(false),
+            limited: AtomicBool::new(false),
             released: AtomicBool::new(false),
             lost: OnceLock::new(),
             ended: CancellationToken::new(),
@@ -58,6 +62,15 @@ impl HoldState {
     pub(crate) fn renewed_until(&self, deadline: Moment) {
         self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
         self.unreachable.store(false, Ordering::Relaxed);
+    }
+
+    /// As much of a renewal or extension as the longest hold has left: the server's lease does not outlive it.
+    pub(crate) fn within_limit(&self, wanted: Duration) -> Duration {
+        let left = self.limit.left();
+        if wanted > left {
+            self.limited.store(true, Ordering::Relaxed);
+        }
+        wanted.min(left)
     }
 
     pub(crate) fn renewal_failed(&self) {
@@ -84,6 +97,9 @@ impl HoldState {
                 LostReason::HoldLimit
             } else if self.unreachable.load(Ordering::Relaxed) {
                 LostReason::Unreachable
+            } else if self.limited.load(Ordering::Relaxed) {
+                // The local deadline of the last lease before the limit is earlier than it by the clock margin.
+                LostReason::HoldLimit
             } else {
                 LostReason::Expired
             });
@@ -163,11 +179,10 @@ impl Hold {
         match lost {
             None => Leaving::Release { late },
             Some(reason) => {
-                let server_says_so = matches!(
-                    reason,
-                    LostReason::NotOwner | LostReason::ForceReleased | LostReason::Shutdown
-                );
-                if server_says_so {
+                let server_says_so =
+                    matches!(reason, LostReason::NotOwner | LostReason::ForceReleased);
+                // Shutdown has sent the end already. A copy that may still arrive has to be marked.
+                if reason == LostReason::Shutdown || (server_says_so && !late) {
                     shared.registry.forget(uuid);
                 } else {
                     self.link.end(self.state.plan.clone(), late, Origin::Lost);

@@ -111,10 +111,8 @@ fn settle(granter: &Granter, plan: &Arc<Plan>, sample: Sample, answer: &CheckAns
     match *answer {
         CheckAnswer::Queued { ticket, .. } => shared.registry.place(uuid, ticket),
         CheckAnswer::Taken { token, left_ms } => {
-            let deadline = shared
-                .settings
-                .drift
-                .deadline_of_reply(sample.sent, Duration::from_millis(left_ms));
+            let left = Duration::from_millis(left_ms).min(plan.options().lease);
+            let deadline = shared.settings.drift.deadline_of_reply(sample.sent, left);
             if deadline.passed() {
                 shared.registry.place(uuid, 0);
                 shared.registry.check_now(uuid);

@@ -124,7 +124,7 @@ impl Watchdog {
             }
             if watched.renew_at <= at {
                 watched.renewing = true;
-                renewals.push(watched.renewal(at));
+                renewals.push(watched.renewal());
                 watched.renew_at = Moment::NEVER;
             }
             watched.at = watched.next();
@@ -175,10 +175,10 @@ impl Watched {
     }
 
     /// Renewed to the end of the longest hold at most: the key does not outlive it.
-    fn renewal(&self, at: Moment) -> Renewal {
-        let left = whole_ms(self.state.limit.since(at)).max(1);
+    fn renewal(&self) -> Renewal {
+        let lease = self.state.within_limit(self.state.plan.options().lease);
         Renewal {
-            lease_ms: self.state.plan.acquisition.lease_ms.min(left),
+            lease_ms: whole_ms(lease).max(1),
             due_at: self.renew_at,
             state: self.state.clone(),
         }
