@@ -39,9 +39,15 @@ pub(super) fn start(
     std::thread::Builder::new().name("leasehold".to_owned()).spawn(run).map(drop)
 }
 
+/// Who waits for a shutdown.
+type Done = oneshot::Sender<Result<(), ShutdownError>>;
+
 struct Thread {
     granter: Granter,
+    /// Renewals, checks, confirmations.
     tasks: JoinSet<()>,
+    /// Ends; each says whether it was answered.
+    ends: JoinSet<bool>,
     confirm: mpsc::UnboundedReceiver<(Uuid, u64)>,
 }
 
@@ -54,13 +60,13 @@ impl Thread {
     ) {
         let (confirm_sender, confirm) = mpsc::unbounded_channel();
         let granter = Granter { shared, orders: weak, confirm: confirm_sender };
-        let mut thread = Self { granter: granter.clone(), tasks: JoinSet::new(), confirm };
+        let mut thread =
+            Self { granter: granter.clone(), tasks: JoinSet::new(), ends: JoinSet::new(), confirm };
         let mut keeper = JoinSet::new();
         keeper.spawn(inbox_keeper::keep(granter, ready));
         let last = thread.serve(&mut orders).await;
         if let Some((within, done)) = last {
-            let result = thread.shut_down(&mut orders, within).await;
-            drop(done.send(result));
+            thread.shut_down(&mut orders, within, done).await;
         } else {
             thread.finish().await;
         }
@@ -76,7 +82,7 @@ impl Thread {
     async fn serve(
         &mut self,
         orders: &mut mpsc::UnboundedReceiver<Order>,
-    ) -> Option<(Duration, oneshot::Sender<Result<(), ShutdownError>>)> {
+    ) -> Option<(Duration, Done)> {
         let shared = self.shared().clone();
         loop {
             let next = shared.watchdog.next().min(shared.registry.next_check());
@@ -92,15 +98,13 @@ impl Thread {
                 () = shared.poke.notified() => {}
                 () = sleep_until(next) => self.tick(),
                 Some(_) = self.tasks.join_next() => {}
+                Some(_) = self.ends.join_next() => {}
             }
         }
     }
 
     fn spawn_end(&mut self, plan: Arc<crate::engine::Plan>, late: bool, origin: Origin) {
-        let shared = self.shared().clone();
-        self.tasks.spawn(async move {
-            end::end(shared, plan, late, origin).await;
-        });
+        self.ends.spawn(end::end(self.shared().clone(), plan, late, origin));
     }
 
     fn tick(&mut self) {
@@ -124,34 +128,34 @@ impl Thread {
     /// Every handle is gone: what they left behind is still ended.
     async fn finish(&mut self) {
         while self.tasks.join_next().await.is_some() {}
+        while self.ends.join_next().await.is_some() {}
     }
 
     async fn shut_down(
         &mut self,
         orders: &mut mpsc::UnboundedReceiver<Order>,
         within: Duration,
-    ) -> Result<(), ShutdownError> {
+        done: Done,
+    ) {
         let shared = self.shared().clone();
         let remaining = shared.registry.close();
-        let mut ends = JoinSet::new();
         for (plan, late, tell) in remaining.waiting {
             drop(tell.send(Outcome::Refused(AcquireError::Closed)));
-            ends.spawn(end::end(shared.clone(), plan, late, Origin::Lost));
+            self.spawn_end(plan, late, Origin::Lost);
         }
         for (state, late) in remaining.held {
             shared.watchdog.disarm(state.plan.uuid()); // I3
             state.lose(LostReason::Shutdown);
-            ends.spawn(end::end(shared.clone(), state.plan.clone(), late, Origin::Lost));
+            self.spawn_end(state.plan.clone(), late, Origin::Lost);
         }
-        let mut unanswered = ends.len();
+        // I20: whatever is being ended counts, guards that were dropped before the shutdown as well.
+        let mut unanswered = self.ends.len();
+        let mut waiting = vec![done];
         let all = async {
             loop {
-                // Guards that were dropped just before the shutdown wait here.
-                while let Ok(Order::End { plan, late, origin }) = orders.try_recv() {
-                    self.spawn_end(plan, late, origin);
-                }
+                unanswered += self.take_orders(orders, &mut waiting);
                 tokio::select! {
-                    Some(ended) = ends.join_next() => unanswered -= usize::from(ended.unwrap_or(false)),
+                    Some(ended) = self.ends.join_next() => unanswered -= usize::from(ended.unwrap_or(false)),
                     Some(_) = self.tasks.join_next() => {}
                     else => break,
                 }
@@ -159,7 +163,31 @@ impl Thread {
         };
         // Over time: what is left ends with its lease.
         drop(tokio::time::timeout(within, all).await);
-        if unanswered == 0 { Ok(()) } else { Err(ShutdownError { unanswered }) }
+        unanswered += self.take_orders(orders, &mut waiting);
+        let result = if unanswered == 0 { Ok(()) } else { Err(ShutdownError { unanswered }) };
+        for done in waiting {
+            drop(done.send(result.clone()));
+        }
+    }
+
+    /// During a shutdown: starts the ends that were ordered meanwhile and answers how many; who orders a shutdown too
+    /// gets the answer of the first.
+    fn take_orders(
+        &mut self,
+        orders: &mut mpsc::UnboundedReceiver<Order>,
+        waiting: &mut Vec<Done>,
+    ) -> usize {
+        let mut started = 0;
+        while let Ok(order) = orders.try_recv() {
+            match order {
+                Order::End { plan, late, origin } => {
+                    self.spawn_end(plan, late, origin);
+                    started += 1;
+                }
+                Order::Shutdown { done, .. } => waiting.push(done),
+            }
+        }
+        started
     }
 }
 
