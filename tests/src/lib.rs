@@ -4,6 +4,7 @@
 //!   clock can be shifted ([`ServerClock`]).
 //! - [`FaultProxy`]: a link between a client and a server that delays, loses and breaks what is
 //!   asked for, command by command.
+//! - [`conformance`]: one suite over anything that can be held.
 //! - [`history`]: checks that holds did not overlap and that their tokens grew.
 //! - [`Worker`]: a process that locks, to be killed and frozen.
 //! - [`scene`]: what suites of the mutex begin with, and look at in the end.
@@ -19,6 +20,7 @@
 
 pub mod acl;
 mod clock_shim;
+pub mod conformance;
 pub mod history;
 mod poll;
 pub mod proxy;
