@@ -6,13 +6,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as Lock};
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use leasehold_mutex::{Guard, Mutex};
 
 use crate::scene::{SOON, keys, queued};
-use crate::{Server, eventually};
+use crate::{Server, eventually, rounds};
 
 /// Every command that a server without a password gets, those inside scripts included, in its order.
 #[derive(Debug)]
@@ -183,4 +184,28 @@ pub async fn waiter(
     });
     queued(server, name, standing).await;
     acquired
+}
+
+/// How long a thing is done whose length is its subject: `full` with `scripts/test --soak`, else
+/// `short`.
+#[must_use]
+pub fn span(full: Duration, short: Duration) -> Duration {
+    if rounds(2) == 2 { full } else { short }
+}
+
+/// Polls a future at most so often, with other tasks in between, then drops it: `None` if it was not
+/// ready. The same count meets about the same moment of an exchange, far finer than a timer.
+pub async fn dropped_after<F: Future>(polls: u32, future: F) -> Option<F::Output> {
+    let mut future = Box::pin(future);
+    for _ in 0..polls {
+        let ready = std::future::poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => Poll::Ready(None),
+        });
+        match ready.await {
+            Some(output) => return Some(output),
+            None => tokio::task::yield_now().await,
+        }
+    }
+    None
 }
