@@ -217,8 +217,8 @@ impl Freeze {
     fn in_words(&self) -> String {
         let Self { worker, product, token, overtaken_by, lasted } = self;
         format!(
-            " Worker {worker} was stopped inside its section of {product}, for {} ms.\n  \
-             Its lease ran out, another worker took over, and it went on as if nothing had happened. But its\n  \
+            " Worker {worker} was stopped inside its section of {product}. {} ms later its\n  \
+             lease had run out and another worker had taken over; it went on as if nothing had happened. But its\n  \
              token {token} was smaller than {overtaken_by}, which the database had seen by then.",
             grouped(lasted.as_millis())
         )
