@@ -1,0 +1,444 @@
+//! The mutex as DESIGN §6 states it, in plain Rust: one name, one clock, no server.
+//!
+//! Time is an argument. Acquisitions, owners and inboxes are numbers; an acquisition's number also orders waiters of
+//! one ticket, as its bytes do at the server.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::answer::{Answer, Snapshot};
+use super::request::{AT_LEAST_MS, Request, World};
+
+mod state;
+
+const GONE_MS: u64 = 60_000;
+pub(crate) const CHECK_MS: u64 = 1_000;
+pub(crate) const GRANT_MS: u64 = 2_000;
+/// How many inboxes (processes) there are.
+pub(crate) const INBOXES: usize = 3;
+
+/// A key of the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    Holds,
+    Queue,
+    Timeouts,
+    Token,
+    Gone,
+}
+
+/// In the order of [`Snapshot::ends_ms`].
+pub(crate) const KEYS: [Key; 5] = [Key::Holds, Key::Queue, Key::Timeouts, Key::Token, Key::Gone];
+
+/// A push to an inbox, without its time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Push {
+    Granted { id: usize, token: u64, lease_ms: u64 },
+    Forced { id: usize },
+    Adopted { id: usize },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) deadline_ms: u64,
+    pub(crate) since_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) owner: usize,
+    pub(crate) token: u64,
+    pub(crate) cooling: Option<usize>,
+    pub(crate) entries: BTreeMap<usize, Entry>,
+    ends_ms: u64,
+}
+
+/// What the zset of ended acquisitions remembers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Mark {
+    Gone(usize),
+    ForcedId(usize),
+    ForcedToken(u64),
+}
+
+/// A collection that ends as a whole.
+#[derive(Clone, Debug, Default)]
+struct Ending<T> {
+    of: T,
+    ends_ms: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Reference {
+    pub(crate) world: World,
+    pub(crate) now_us: u64,
+    floor: u64,
+    pub(crate) hold: Option<Hold>,
+    pub(crate) queue: Queue,
+    timeouts: Ending<BTreeMap<usize, u64>>,
+    last_ticket: u64,
+    token: Option<Ending<u64>>,
+    gone: Ending<BTreeMap<Mark, u64>>,
+    /// Which inboxes have a subscriber.
+    pub(crate) inboxes: [bool; INBOXES],
+    /// The pushes of the last request, by inbox.
+    pub(crate) pushes: Vec<(usize, Push)>,
+}
+
+/// Ticket and acquisition, first to be granted first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Queue(Ending<BTreeSet<(u64, usize)>>);
+
+impl Queue {
+    pub(crate) fn ids(&self) -> Vec<usize> {
+        self.0.of.iter().map(|(_, id)| *id).collect()
+    }
+
+    fn ticket(&self, id: usize) -> Option<u64> {
+        self.0.of.iter().find(|(_, known)| *known == id).map(|(ticket, _)| *ticket)
+    }
+
+    fn position(&self, id: usize) -> Option<usize> {
+        self.0.of.iter().position(|(_, known)| *known == id)
+    }
+
+    fn len(&self) -> usize {
+        self.0.of.len()
+    }
+}
+
+impl Reference {
+    pub(crate) fn new(world: World, now_us: u64) -> Self {
+        Self {
+            world,
+            now_us,
+            floor: 0,
+            hold: None,
+            queue: Queue::default(),
+            timeouts: Ending::default(),
+            last_ticket: 0,
+            token: None,
+            gone: Ending::default(),
+            inboxes: [true; INBOXES],
+            pushes: Vec::new(),
+        }
+    }
+
+    /// Answers as a server whose clock shows `now_us` must.
+    pub(crate) fn answer(&mut self, request: &Request, now_us: u64) -> Answer {
+        self.at(now_us);
+        self.floor = request.floor();
+        match request {
+            Request::Acquire { id, max_waiters, queues, .. } => {
+                self.acquire(*id, *queues, *max_waiters)
+            }
+            Request::Check { waiting, .. } => self.check(waiting),
+            Request::Renew { elements } => self.renew(elements),
+            Request::Release { id, late, at_least_ms, .. } => {
+                self.release(*id, *late, *at_least_ms)
+            }
+            Request::Adopt { id, owner } => self.adopt(*id, *owner),
+            Request::Force { token, .. } => self.force(*token),
+            Request::Inspect => self.inspect(),
+            Request::Queue { most } => self.list(*most),
+        }
+    }
+
+    /// The clock shows `now_us`: keys whose time is over are gone.
+    pub(crate) fn at(&mut self, now_us: u64) {
+        self.now_us = now_us;
+        self.pushes.clear();
+        let now = self.now_ms();
+        self.hold.take_if(|hold| hold.ends_ms <= now);
+        if self.queue.0.ends_ms <= now {
+            self.queue = Queue::default();
+        }
+        if self.timeouts.ends_ms <= now {
+            self.clear_timeouts();
+        }
+        self.token.take_if(|token| token.ends_ms <= now);
+        if self.gone.ends_ms <= now {
+            self.gone = Ending::default();
+        }
+    }
+
+    /// One key is deleted behind the scripts' back.
+    pub(crate) fn lose(&mut self, key: Key) {
+        match key {
+            Key::Holds => self.hold = None,
+            Key::Queue => self.queue = Queue::default(),
+            Key::Timeouts => self.clear_timeouts(),
+            Key::Token => self.token = None,
+            Key::Gone => self.gone = Ending::default(),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_us / 1_000
+    }
+
+    fn acquire(&mut self, id: usize, queues: bool, max_waiters: Option<u32>) -> Answer {
+        if self.holds(id) {
+            return self.taken(id);
+        }
+        if self.is_cancelled(id) {
+            return Answer::new("cancelled");
+        }
+        let waits = self.queue.ticket(id).is_some();
+        if self.joinable(self.world.acquisitions[id].owner) {
+            let joined = self.join(id);
+            if waits {
+                self.leave(id);
+                self.settle(&[]);
+            }
+            return if joined { self.taken(id) } else { Answer::new("too many entries") };
+        }
+        if waits {
+            self.refresh(id);
+        } else if !queues {
+            return self.try_once(id);
+        } else {
+            if let Some(again) = self.no_room(max_waiters) {
+                return Answer::new("saturated").about(self.left_ms()).again(again);
+            }
+            self.enter(id, 0);
+        }
+        let again = self.settle(&[id]);
+        if self.holds(id) {
+            return self.taken(id);
+        }
+        let queued = self.queued(Answer::new("queued"), id);
+        queued.about(self.next_check_ms()).again(again)
+    }
+
+    fn try_once(&mut self, id: usize) -> Answer {
+        let again = self.settle(&[]);
+        if !again && self.hold.is_none() {
+            let token = self.mint();
+            self.take(id, self.world.acquisitions[id].lease_ms, token);
+            return self.taken(id);
+        }
+        Answer::new("busy").about(self.left_ms()).again(again)
+    }
+
+    /// The answer's `again` if the queue is full. Dead waiters do not count, wherever they stand (at the most 16 are
+    /// looked at, and no world has more acquisitions).
+    fn no_room(&mut self, max_waiters: Option<u32>) -> Option<bool> {
+        let most = max_waiters? as usize;
+        if self.queue.len() < most {
+            return None;
+        }
+        let again = self.settle(&[]);
+        for id in self.queue.ids() {
+            if !self.is_alive(id) {
+                self.leave(id);
+            }
+        }
+        let empty_and_free = self.queue.len() == 0 && self.hold.is_none();
+        (self.queue.len() >= most && !empty_and_free).then_some(again)
+    }
+
+    fn check(&mut self, waiting: &[(usize, u64)]) -> Answer {
+        let refused: Vec<_> =
+            waiting.iter().map(|(id, ticket)| self.attend(*id, *ticket)).collect();
+        let callers: Vec<_> = waiting
+            .iter()
+            .zip(&refused)
+            .filter(|(_, refused)| refused.is_none())
+            .map(|((id, _), _)| *id)
+            .collect();
+        let again = self.settle(&callers);
+        let mut answer = Answer::new("checked").about(self.next_check_ms()).again(again);
+        for ((id, _), refused) in waiting.iter().zip(refused) {
+            answer = match refused {
+                Some(why) => answer.and(why),
+                None if self.holds(*id) => self.taken_in(answer.and("taken"), *id),
+                None => self.queued(answer.and("queued"), *id),
+            };
+        }
+        answer
+    }
+
+    fn attend(&mut self, id: usize, ticket: u64) -> Option<&'static str> {
+        if self.holds(id) {
+            return None;
+        }
+        if self.is_cancelled(id) {
+            return Some("cancelled");
+        }
+        if self.joinable(self.world.acquisitions[id].owner) {
+            self.leave(id);
+            return if self.join(id) { None } else { Some("too many entries") };
+        }
+        if self.queue.ticket(id).is_some() {
+            self.refresh(id);
+        } else {
+            self.enter(id, ticket);
+        }
+        None
+    }
+
+    fn renew(&mut self, elements: &[(usize, u64)]) -> Answer {
+        let now = self.now_ms();
+        let mut answer = Answer::new("renewals");
+        for (id, lease_ms) in elements {
+            if !self.holds(*id) {
+                answer = answer.and("not held").and(self.why_not_held(*id));
+                continue;
+            }
+            let hold = self.hold.as_mut().expect("it holds");
+            let entry = hold.entries.get_mut(id).expect("it holds");
+            entry.deadline_ms = entry.deadline_ms.max(now + lease_ms);
+            hold.ends_ms = hold.ends_ms.max(entry.deadline_ms);
+            answer = answer.and("renewed").about(entry.deadline_ms - now);
+        }
+        answer
+    }
+
+    fn release(&mut self, id: usize, late: bool, at_least_ms: u64) -> Answer {
+        let answer = if self.cools(id) {
+            Answer::new("released")
+        } else if self.holds(id) {
+            self.drop_entry(id, at_least_ms);
+            Answer::new("released")
+        } else if let Some(position) = self.queue.position(id) {
+            let answer = Answer::new("left").exact(position as u64).about(self.left_ms());
+            self.leave(id);
+            answer.holders(self.latest_entries())
+        } else {
+            Answer::new("not held").and(self.why_not_held(id))
+        };
+        if late {
+            self.mark(Mark::Gone(id));
+            // A minute after the newest, also when the clock went back meanwhile.
+            self.gone.ends_ms = self.now_ms() + GONE_MS;
+        }
+        let again = self.settle(&[]);
+        answer.again(again)
+    }
+
+    fn adopt(&mut self, id: usize, owner: usize) -> Answer {
+        if self.holds(id) {
+            return self.taken(id);
+        }
+        if self.is_gone(id) {
+            return Answer::new("cancelled");
+        }
+        if !self.joinable(owner) {
+            let held = self.hold.as_ref().is_some_and(|hold| hold.cooling.is_none());
+            return Answer::new("not held").and(if held { "other holder" } else { "absent" });
+        }
+        let now = self.now_ms();
+        let live = self.live_entries();
+        let since_ms = live.values().map(|entry| entry.since_ms).fold(now, u64::min);
+        let wanted = now + self.world.acquisitions[id].lease_ms;
+        let deadline_ms = live.values().map(|entry| entry.deadline_ms).fold(wanted, u64::max);
+        let hold = self.hold.as_mut().expect("joinable");
+        hold.entries.retain(|other, _| !live.contains_key(other));
+        hold.entries.insert(id, Entry { deadline_ms, since_ms });
+        hold.ends_ms = deadline_ms;
+        for earlier in live.into_keys() {
+            self.push(earlier, Push::Adopted { id: earlier });
+        }
+        self.taken(id)
+    }
+
+    fn force(&mut self, token: u64) -> Answer {
+        let mut says = "not that hold";
+        if self.hold.as_ref().is_some_and(|hold| hold.token == token) {
+            says = "ended";
+            self.mark(Mark::ForcedToken(token));
+            for id in self.live_entries().into_keys() {
+                self.mark(Mark::ForcedId(id));
+                self.push(id, Push::Forced { id });
+            }
+            self.hold = None;
+        } else if self.gone.of.contains_key(&Mark::ForcedToken(token)) {
+            says = "ended";
+        }
+        let again = self.settle(&[]);
+        Answer::new(says).again(again)
+    }
+
+    fn inspect(&self) -> Answer {
+        let entries = self.live_entries();
+        let state = match &self.hold {
+            None => "free",
+            Some(hold) if hold.cooling.is_some() => "cooling down",
+            Some(_) => "held",
+        };
+        let token = self.hold.as_ref().map_or(0, |hold| hold.token);
+        let waiters = self.queue.len() as u64;
+        let mut answer = Answer::new(state).about(self.left_ms()).exact(token).exact(waiters);
+        for (id, entry) in entries {
+            answer = answer.exact(id as u64).exact(entry.deadline_ms).exact(entry.since_ms);
+        }
+        answer
+    }
+
+    fn list(&self, most: u32) -> Answer {
+        let mut answer = Answer::new("waiters").exact(self.queue.len() as u64);
+        for (ticket, id) in self.queue.0.of.iter().take(most as usize) {
+            answer = answer.exact(*ticket);
+            // Without a deadline (its hash was lost) the description is lost too.
+            if let Some(deadline) = self.timeouts.of.get(id) {
+                answer = answer.exact(*id as u64).exact(*deadline);
+            }
+        }
+        answer
+    }
+
+    /// What the keys must hold.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let hold = self.hold.as_ref();
+        let token = self.token.as_ref();
+        Snapshot {
+            owner: hold.map(|hold| hold.owner),
+            hold_token: hold.map(|hold| hold.token),
+            cooling: hold.and_then(|hold| hold.cooling),
+            entries: self.live_entries(),
+            queue: self.queue.0.of.iter().copied().collect(),
+            timeouts: self.timeouts.of.clone(),
+            last_ticket: self.last_ticket,
+            token: token.map(|token| token.of),
+            gone: self.gone.of.clone(),
+            ends_ms: [
+                hold.map_or(0, |hold| hold.ends_ms),
+                self.queue.0.ends_ms,
+                self.timeouts.ends_ms,
+                token.map_or(0, |token| token.ends_ms),
+                self.gone.ends_ms,
+            ],
+        }
+    }
+
+    /// Takes over what was compared with a margin, so that margins do not add up; after the queue was lost alone, also
+    /// the orphans that it left (they do no harm, and end with their key).
+    pub(crate) fn align(&mut self, server: &Snapshot, orphans: bool) {
+        self.gone.of.clone_from(&server.gone);
+        self.gone.ends_ms = server.ends_ms[4];
+        if let Some(token) = &mut self.token {
+            token.ends_ms = server.ends_ms[3];
+        }
+        if orphans {
+            self.timeouts.of.clone_from(&server.timeouts);
+            self.timeouts.ends_ms = server.ends_ms[2];
+            self.last_ticket = server.last_ticket;
+        }
+    }
+
+    /// Every moment at which an answer changes by itself.
+    pub(crate) fn deadlines_ms(&self) -> Vec<u64> {
+        let snapshot = self.snapshot();
+        let entries = self.hold.iter().flat_map(|hold| hold.entries.values());
+        let mut all: Vec<u64> = entries
+            .flat_map(|entry| {
+                let cool = AT_LEAST_MS.map(|at_least| entry.since_ms + at_least);
+                cool.into_iter().chain([entry.deadline_ms])
+            })
+            .collect();
+        all.extend(snapshot.timeouts.values());
+        all.extend(snapshot.gone.values());
+        all.extend(snapshot.ends_ms);
+        all
+    }
+}

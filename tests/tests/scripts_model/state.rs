@@ -1,0 +1,209 @@
+//! The steps that the verbs of the model are made of.
+
+use std::collections::BTreeMap;
+
+use super::super::answer::Answer;
+use super::{CHECK_MS, Ending, Entry, GONE_MS, GRANT_MS, Hold, Mark, Push, Reference};
+
+const DAY_US: u64 = 86_400_000_000;
+
+impl Reference {
+    /// Grants what now fits; true if the bound of heads was reached.
+    pub(super) fn settle(&mut self, callers: &[usize]) -> bool {
+        for _ in 0..self.world.most_heads {
+            let Some(&(_, id)) = self.queue.0.of.first() else {
+                self.clear_timeouts();
+                return false;
+            };
+            if !self.is_alive(id) {
+                self.leave(id);
+                continue;
+            }
+            if self.hold.is_some() {
+                return false;
+            }
+            let asked = callers.contains(&id);
+            let lease_ms = self.world.acquisitions[id].lease_ms;
+            let lease_ms = if asked { lease_ms } else { lease_ms.min(GRANT_MS) };
+            let token = self.mint();
+            self.leave(id);
+            self.take(id, lease_ms, token);
+            if !asked && !self.push(id, Push::Granted { id, token, lease_ms }) {
+                self.hold = None;
+            }
+        }
+        true
+    }
+
+    /// Whether anybody heard it.
+    pub(super) fn push(&mut self, id: usize, push: Push) -> bool {
+        let inbox = self.world.acquisitions[id].inbox;
+        if self.inboxes[inbox] {
+            self.pushes.push((inbox, push));
+        }
+        self.inboxes[inbox]
+    }
+
+    pub(super) fn mint(&mut self) -> u64 {
+        let last = self.token.as_ref().map_or(0, |token| token.of);
+        let sane = self.floor <= self.now_us + DAY_US;
+        let floor = if sane { self.floor } else { 0 };
+        let fresh = self.now_us.max(last + 1).max(floor + 1);
+        self.token = Some(Ending { of: fresh, ends_ms: self.now_ms() + self.world.fence_ms });
+        fresh
+    }
+
+    pub(super) fn take(&mut self, id: usize, lease_ms: u64, token: u64) {
+        let (since_ms, deadline_ms) = (self.now_ms(), self.now_ms() + lease_ms);
+        self.hold = Some(Hold {
+            owner: self.world.acquisitions[id].owner,
+            token,
+            cooling: None,
+            entries: BTreeMap::from([(id, Entry { deadline_ms, since_ms })]),
+            ends_ms: deadline_ms,
+        });
+    }
+
+    pub(super) fn join(&mut self, id: usize) -> bool {
+        let live = self.live_entries();
+        if live.len() >= self.world.most_entries {
+            return false;
+        }
+        let (since_ms, lease_ms) = (self.now_ms(), self.world.acquisitions[id].lease_ms);
+        let hold = self.hold.as_mut().expect("joinable");
+        hold.entries = live;
+        hold.entries.insert(id, Entry { deadline_ms: since_ms + lease_ms, since_ms });
+        hold.ends_ms = hold.ends_ms.max(since_ms + lease_ms);
+        true
+    }
+
+    pub(super) fn drop_entry(&mut self, id: usize, at_least_ms: u64) {
+        let now = self.now_ms();
+        let mut live = self.live_entries();
+        let cool_until = live[&id].since_ms + at_least_ms;
+        live.remove(&id);
+        let hold = self.hold.as_mut().expect("it holds");
+        if live.is_empty() && at_least_ms > 0 && cool_until > now {
+            hold.cooling = Some(id);
+            hold.ends_ms = cool_until;
+        } else if live.is_empty() {
+            self.hold = None;
+        } else {
+            hold.entries.remove(&id);
+            hold.ends_ms = live.values().map(|entry| entry.deadline_ms).fold(0, u64::max);
+        }
+    }
+
+    pub(super) fn enter(&mut self, id: usize, ticket: u64) {
+        let latest = self.last_ticket.max(self.now_us);
+        let ticket = match ticket {
+            old if old > 0 && old <= latest => old,
+            _ => self.now_us.max(self.last_ticket + 1),
+        };
+        self.last_ticket = self.last_ticket.max(ticket);
+        self.queue.0.of.insert((ticket, id));
+        self.refresh(id);
+    }
+
+    pub(super) fn refresh(&mut self, id: usize) {
+        let deadline = self.now_ms() + self.world.wait_ms;
+        self.timeouts.of.insert(id, deadline);
+        for ends in [&mut self.queue.0.ends_ms, &mut self.timeouts.ends_ms] {
+            *ends = deadline.max(*ends);
+        }
+    }
+
+    pub(super) fn leave(&mut self, id: usize) {
+        self.timeouts.of.remove(&id);
+        self.queue.0.of.retain(|(_, waiting)| *waiting != id);
+        if self.queue.len() == 0 {
+            self.queue.0.ends_ms = 0;
+        }
+        if self.timeouts.of.is_empty() && self.last_ticket == 0 {
+            self.timeouts.ends_ms = 0;
+        }
+    }
+
+    pub(super) fn clear_timeouts(&mut self) {
+        self.timeouts = Ending::default();
+        self.last_ticket = 0;
+    }
+
+    pub(super) fn mark(&mut self, mark: Mark) {
+        let until = self.now_ms() + GONE_MS;
+        self.gone.of.insert(mark, until);
+        self.gone.ends_ms = until.max(self.gone.ends_ms);
+    }
+
+    pub(super) fn is_alive(&self, id: usize) -> bool {
+        self.timeouts.of.get(&id).is_some_and(|deadline| *deadline > self.now_ms())
+    }
+
+    pub(super) fn is_gone(&self, id: usize) -> bool {
+        self.gone.of.get(&Mark::Gone(id)).is_some_and(|until| *until > self.now_ms())
+    }
+
+    /// An acquisition that ended into a cool-down is over too: a late copy of its acquire must not queue.
+    pub(super) fn is_cancelled(&self, id: usize) -> bool {
+        self.is_gone(id) || self.cools(id)
+    }
+
+    pub(super) fn cools(&self, id: usize) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.cooling == Some(id))
+    }
+
+    pub(crate) fn holds(&self, id: usize) -> bool {
+        self.live_entries().contains_key(&id)
+            && self.hold.as_ref().is_some_and(|hold| hold.cooling.is_none())
+    }
+
+    pub(super) fn joinable(&self, owner: usize) -> bool {
+        let live = !self.live_entries().is_empty();
+        let hold = self.hold.as_ref();
+        live && hold.is_some_and(|hold| hold.owner == owner && hold.cooling.is_none())
+    }
+
+    pub(super) fn live_entries(&self) -> BTreeMap<usize, Entry> {
+        let all = self.hold.iter().flat_map(|hold| &hold.entries);
+        let live = all.filter(|(_, entry)| entry.deadline_ms > self.now_ms());
+        live.map(|(id, entry)| (*id, *entry)).collect()
+    }
+
+    /// The entries that end last: as a rule one.
+    pub(super) fn latest_entries(&self) -> Vec<(usize, u64)> {
+        let live = self.live_entries();
+        let latest = live.values().map(|entry| entry.deadline_ms).max();
+        let last = live.iter().filter(|(_, entry)| Some(entry.deadline_ms) == latest);
+        last.map(|(id, entry)| (*id, entry.since_ms)).collect()
+    }
+
+    pub(super) fn why_not_held(&self, id: usize) -> &'static str {
+        match &self.hold {
+            _ if self.gone.of.contains_key(&Mark::ForcedId(id)) => "forced",
+            Some(hold) if hold.cooling.is_none() => "other holder",
+            Some(_) | None => "absent",
+        }
+    }
+
+    pub(super) fn left_ms(&self) -> u64 {
+        self.hold.as_ref().map_or(0, |hold| hold.ends_ms.saturating_sub(self.now_ms()))
+    }
+
+    pub(super) fn next_check_ms(&self) -> u64 {
+        self.left_ms().clamp(1, CHECK_MS)
+    }
+
+    pub(super) fn taken(&self, id: usize) -> Answer {
+        self.taken_in(Answer::new("taken"), id)
+    }
+
+    pub(super) fn taken_in(&self, answer: Answer, id: usize) -> Answer {
+        let hold = self.hold.as_ref().expect("it holds");
+        answer.exact(hold.token).about(hold.entries[&id].deadline_ms - self.now_ms())
+    }
+
+    pub(super) fn queued(&self, answer: Answer, id: usize) -> Answer {
+        let position = self.queue.position(id).expect("it waits");
+        answer.exact(position as u64).exact(self.queue.ticket(id).expect("it waits"))
+    }
+}
