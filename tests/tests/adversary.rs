@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold_mutex::{
-    AcquireError, BackendErrorKind, Event, LostReason, Mutex, Options, Session, SessionBuilder,
+    AcquireError, BackendErrorKind, ConfigError, Event, LostReason, Mutex, Options, Session,
+    SessionBuilder,
 };
 use leasehold_tests::{FaultProxy, Server, eventually};
 
@@ -49,6 +50,26 @@ async fn waiter_refused_by_its_check_leaves_the_queue() {
     eventually(SOON, "it left", async || first.queue().await.unwrap().length == 0).await;
     eventually(SOON, "nothing is tracked", async || two.statistics().tracked == 0).await;
     guard.release().await.unwrap();
+}
+
+// I9: what nobody held leaves no cool-down; the job that it would have started did not run.
+#[tokio::test]
+async fn dropped_acquire_does_not_close_the_lock() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(&server);
+    let (far, near) = (builder(proxy.url()).connect().await.unwrap(), session(&server).await);
+    let options = Options::default().hold_at_least(300 * SECOND);
+    let (lock, other) = (mutex(&far, "a", options.clone()), mutex(&near, "a", options));
+    // The server knows the script then: the dropped future has nothing more to send.
+    mutex(&near, "b", Options::default()).acquire().await.unwrap().release().await.unwrap();
+    proxy.delay(100 * MS);
+    assert!(tokio::time::timeout(20 * MS, lock.acquire()).await.is_err());
+    let ended = async || far.statistics().tracked == 0;
+    eventually(SOON, "the acquire that took it is ended", ended).await;
+    // The control: what was held does close it.
+    let guard = other.try_acquire().await.unwrap().expect("nobody held it");
+    guard.release().await.unwrap();
+    assert!(other.try_acquire().await.unwrap().is_none());
 }
 
 // I2, trap 28: a server clock that went back makes what is left there longer than any lease.
@@ -205,6 +226,13 @@ async fn short_waits_do_not_cost_connections() {
     proxy.delay(Duration::ZERO);
     lock.acquire().await.unwrap().release().await.unwrap();
     assert_eq!(proxy.connections(), before);
+}
+
+#[tokio::test]
+async fn clock_margin_has_a_bound() {
+    let server = Server::start();
+    let refused = builder(&server.url()).clock_drift(10_000, Duration::MAX).connect().await;
+    assert!(matches!(refused, Err(ConfigError::SessionOption { option: "clock_drift", .. })));
 }
 
 #[tokio::test]

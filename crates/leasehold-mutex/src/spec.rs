@@ -61,6 +61,10 @@ impl Spec for MutexSpec {
     fn release(&self, id: &[u8], late: bool, terms: Terms) -> Call {
         mutex::release(&self.keys, id, late, self.checked.hold_at_least_ms(), terms)
     }
+
+    fn cancel(&self, id: &[u8], late: bool, terms: Terms) -> Call {
+        mutex::release(&self.keys, id, late, 0, terms)
+    }
 }
 
 #[cfg(test)]

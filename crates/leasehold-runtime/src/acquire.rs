@@ -163,7 +163,7 @@ impl<'a> Attempt<'a> {
     fn nothing_left(&self) {
         let registry = &self.link.shared().registry;
         match registry.ending_if_waiting(self.plan.uuid()) {
-            Some(true) => self.link.end(self.plan.clone(), true, Origin::Lost),
+            Some(true) => self.link.end(self.plan.clone(), true, Origin::Unheld),
             Some(false) => registry.forget(self.plan.uuid()),
             None => {}
         }
@@ -217,7 +217,7 @@ impl<'a> Attempt<'a> {
     async fn leave(&mut self, late: bool) -> Option<ReleaseReply> {
         let mut leaving = Leaving { link: self.link, plan: &self.plan, late, answered: false };
         let until = now().plus(self.link.settings().response_timeout.min(LEAVING));
-        let call = self.plan.release(late, self.link.terms());
+        let call = self.plan.cancel(late, self.link.terms());
         let answer = deliver(self.link, &call, until, || ()).await.ok()?;
         let reply = ReleaseReply::decode(&answer.reply).ok()?;
         leaving.answered = !reply.again();
@@ -286,7 +286,7 @@ struct Leaving<'a> {
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            self.link.end(self.plan.clone(), self.late, Origin::Lost);
+            self.link.end(self.plan.clone(), self.late, Origin::Unheld);
         }
     }
 }
@@ -295,7 +295,7 @@ impl Drop for Attempt<'_> {
     /// I9: what still waits is ended. What was granted meanwhile lies in the channel and is released with it.
     fn drop(&mut self) {
         if let Some(late) = self.link.shared().registry.ending_if_waiting(self.plan.uuid()) {
-            self.link.end(self.plan.clone(), late, Origin::Lost);
+            self.link.end(self.plan.clone(), late, Origin::Unheld);
         }
     }
 }

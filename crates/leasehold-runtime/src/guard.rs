@@ -57,7 +57,7 @@ pub struct Guard<M: Mode = Any> {
 
 impl<M: Mode> Guard<M> {
     pub(crate) fn new(hold: Hold) -> Self {
-        Self { hold, mode: PhantomData }
+        Self { hold: hold.handed_out(), mode: PhantomData }
     }
 
     fn state(&self) -> &Arc<HoldState> {

@@ -141,6 +141,8 @@ impl fmt::Debug for HoldState {
 pub(crate) struct Hold {
     link: Link,
     state: Arc<HoldState>,
+    /// It became a guard: somebody held it.
+    handed_out: bool,
     finished: bool,
 }
 
@@ -155,7 +157,13 @@ pub(crate) enum Leaving {
 
 impl Hold {
     pub(crate) fn new(link: Link, state: Arc<HoldState>) -> Self {
-        Self { link, state, finished: false }
+        Self { link, state, handed_out: false, finished: false }
+    }
+
+    /// From now on somebody holds it.
+    pub(crate) fn handed_out(mut self) -> Self {
+        self.handed_out = true;
+        self
     }
 
     pub(crate) fn link(&self) -> &Link {
@@ -210,7 +218,8 @@ impl Drop for Hold {
         }
         match self.leave() {
             Leaving::Release { late } => {
-                self.link.end(self.state.plan.clone(), late, Origin::Dropped)
+                let origin = if self.handed_out { Origin::Dropped } else { Origin::Unheld };
+                self.link.end(self.state.plan.clone(), late, origin)
             }
             Leaving::Lost(reason) => {
                 let name = self.state.plan.name().clone();

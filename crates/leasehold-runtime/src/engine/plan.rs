@@ -41,6 +41,12 @@ pub trait Spec: fmt::Debug + Send + Sync + 'static {
 
     /// Ends a hold or leaves the queue; `late` = an acquire of it may still arrive.
     fn release(&self, id: &[u8], late: bool, terms: Terms) -> Call;
+
+    /// As [`release`](Self::release), for an acquisition that nobody ever held: what release does for the sake of a
+    /// hold (a cool-down) is left out.
+    fn cancel(&self, id: &[u8], late: bool, terms: Terms) -> Call {
+        self.release(id, late, terms)
+    }
 }
 
 /// One attempt: one id, never used again.
@@ -129,5 +135,9 @@ impl Plan {
 
     pub(crate) fn release(&self, late: bool, terms: Terms) -> Call {
         self.spec.release(&self.acquisition.id, late, terms)
+    }
+
+    pub(crate) fn cancel(&self, late: bool, terms: Terms) -> Call {
+        self.spec.cancel(&self.acquisition.id, late, terms)
     }
 }

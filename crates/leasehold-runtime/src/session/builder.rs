@@ -189,9 +189,10 @@ impl SessionBuilder {
             ),
             ((ms..=day * 30).contains(&settings.fence_memory), "fence_memory", "1 ms to 30 days"),
             (
-                settings.drift.rate_ppm <= 500_000,
+                settings.drift.rate_ppm <= 500_000
+                    && settings.drift.margin <= Duration::from_secs(60),
                 "clock_drift",
-                "at most half (500 000 millionths)",
+                "at most half (500 000 millionths) and a minute",
             ),
             (settings.prefix.len() <= 256, "prefix", "at most 256 bytes"),
             (

@@ -18,18 +18,25 @@ use crate::event::Event;
 pub(crate) enum Origin {
     /// A guard was dropped, or its release was: what comes of it is told as an event.
     Dropped,
-    /// It never became a guard, or its loss was told already: nothing to tell.
+    /// Its loss was told already: nothing to tell.
     Lost,
+    /// It never became a guard: nothing to tell, and no shortest hold to keep.
+    Unheld,
     /// The release was answered, but the script wants to be called again.
     Unsettled,
 }
 
-/// Sends the end until it is answered, or until whatever might still be there has ended with its lease. Answers whether
-/// it was answered.
+/// Sends the end until it is answered, or until whatever might still be there has ended by itself: a hold with its lease,
+/// a waiter with its deadline and the grant that it may get until then. Answers whether it was answered.
 pub(super) async fn end(shared: Arc<Shared>, plan: Arc<Plan>, late: bool, origin: Origin) -> bool {
-    let patience = plan.options().lease.max(shared.settings.response_timeout);
-    let until = now().plus(patience);
-    let outcome = send(&shared, &plan, late, until).await;
+    let settings = &shared.settings;
+    let waiter = settings.waiter_deadline + settings.grant_lease;
+    let until = now().plus(plan.options().lease.max(settings.response_timeout).max(waiter));
+    let call = match origin {
+        Origin::Unheld => plan.cancel(late, shared.terms()),
+        Origin::Dropped | Origin::Lost | Origin::Unsettled => plan.release(late, shared.terms()),
+    };
+    let outcome = send(&shared, &call, late, until).await;
     shared.registry.forget(plan.uuid());
     if origin == Origin::Dropped {
         tell(&shared, &plan, &outcome);
@@ -42,11 +49,11 @@ struct Outcome {
     doubtful: bool,
 }
 
-async fn send(shared: &Shared, plan: &Plan, late: bool, until: Moment) -> Outcome {
+async fn send(shared: &Shared, call: &Call, late: bool, until: Moment) -> Outcome {
     let mut pauses = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
     let (mut first, mut doubtful, mut verdict) = (true, false, None);
     loop {
-        match attempt(shared, plan, late, std::mem::take(&mut first), until).await {
+        match attempt(shared, call, late, std::mem::take(&mut first), until).await {
             Ok(reply) => {
                 let again = reply.again();
                 // The first answer is the verdict; a repeat only settles the queue further.
@@ -71,17 +78,16 @@ async fn send(shared: &Shared, plan: &Plan, late: bool, until: Moment) -> Outcom
 /// holds where that cannot be had). Everything else goes over the thread's own.
 async fn attempt(
     shared: &Shared,
-    plan: &Plan,
+    call: &Call,
     late: bool,
     first: bool,
     until: Moment,
 ) -> Result<ReleaseReply, Failure> {
-    let call = plan.release(late, shared.terms());
     let within = until.left();
-    let behind = if first && late { behind(shared, &call, within).await } else { None };
+    let behind = if first && late { behind(shared, call, within).await } else { None };
     let reply = match behind {
         Some(answer) => answer?,
-        None => shared.own.call(&call, within).await?,
+        None => shared.own.call(call, within).await?,
     };
     ReleaseReply::decode(&reply).map_err(|error| Failure::unreadable(error.into()))
 }

@@ -141,7 +141,7 @@ impl Thread {
         let remaining = shared.registry.close();
         for (plan, late, tell) in remaining.waiting {
             drop(tell.send(Outcome::Refused(AcquireError::Closed)));
-            self.spawn_end(plan, late, Origin::Lost);
+            self.spawn_end(plan, late, Origin::Unheld);
         }
         for (state, late) in remaining.held {
             shared.watchdog.disarm(state.plan.uuid()); // I3
@@ -262,7 +262,7 @@ impl Granter {
     /// Has the thread end an acquisition that never became a hold.
     pub(super) fn end(&self, plan: Arc<crate::engine::Plan>, late: bool) {
         if let Some(orders) = self.orders.upgrade() {
-            Link::new(self.shared.clone(), orders).end(plan, late, Origin::Lost);
+            Link::new(self.shared.clone(), orders).end(plan, late, Origin::Unheld);
         }
     }
 
