@@ -130,15 +130,16 @@ impl<'a> Attempt<'a> {
         }
         registry.answered(self.plan.uuid());
         match reply {
-            AcquireReply::Taken { token, left_ms, .. } => {
+            AcquireReply::Taken { token, left_ms, now_us } => {
+                self.sampled(answer.sent, now_us);
                 let left = Duration::from_millis(left_ms);
                 self.taken(answer.sent, token, left).await.map(Read::Asked)
             }
             AcquireReply::Queued { position, check_ms, ticket, now_us, .. } => {
                 self.position = Some(position);
-                let sample = Sample { sent: answer.sent, server_us: now_us };
+                self.sampled(answer.sent, now_us);
                 let check_at = now().plus(Duration::from_millis(check_ms));
-                if registry.queued(self.plan.uuid(), ticket, sample, check_at) {
+                if registry.queued(self.plan.uuid(), ticket, check_at) {
                     self.link.shared().poke.notify_one();
                 }
                 Ok(Read::Asked(Asked::Waits))
@@ -157,6 +158,11 @@ impl<'a> Attempt<'a> {
             }
             AcquireReply::Cancelled => Err(AcquireError::Closed),
         }
+    }
+
+    fn sampled(&self, sent: Moment, server_us: u64) {
+        let key = self.plan.spec.slot_key();
+        self.link.shared().sampled(key, Sample { sent, server_us });
     }
 
     /// The server has answered that it keeps nothing of this id; unless a copy is still under way.

@@ -31,7 +31,7 @@ pub(super) async fn check(granter: Granter, due: DueCheck) {
     }
     // While pushes do not arrive the checks come as fast as their pauses allow.
     let regular = if shared.inbox_up.load(Ordering::Relaxed) { next.at } else { None };
-    shared.registry.checked(&due.key, next.sample, regular);
+    shared.registry.checked(&due.key, regular);
     shared.poke.notify_one();
 }
 
@@ -39,7 +39,6 @@ pub(super) async fn check(granter: Granter, due: DueCheck) {
 #[derive(Debug, Default)]
 struct Next {
     at: Option<Moment>,
-    sample: Option<Sample>,
     failed: bool,
 }
 
@@ -71,7 +70,8 @@ async fn check_chunk(
             for ((plan, _), answer) in chunk.iter().zip(&reply.answers) {
                 settle(granter, plan, sample, answer);
             }
-            next.answered(sample, now().plus(pause(shared, reply.check_ms)));
+            shared.sampled(&due.key, sample);
+            next.answered(now().plus(pause(shared, reply.check_ms)));
             reply.again
         }
         Ok(Err(error)) => {
@@ -162,8 +162,7 @@ fn refuse_all(granter: &Granter, chunk: &[(Arc<Plan>, u64)], words: &str) {
 }
 
 impl Next {
-    fn answered(&mut self, sample: Sample, at: Moment) {
-        self.sample = Some(sample);
+    fn answered(&mut self, at: Moment) {
         if !self.failed {
             self.at = Some(self.at.map_or(at, |earlier| earlier.min(at)));
         }

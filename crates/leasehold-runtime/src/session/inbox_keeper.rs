@@ -54,6 +54,7 @@ pub(super) async fn keep(granter: Granter, ready: oneshot::Sender<Result<(), Con
 
 /// Messages may have been lost: ask for everybody.
 fn recheck(granter: &Granter) {
+    granter.shared().forget_samples();
     granter.shared().registry.check_all_now();
     granter.shared().poke.notify_one();
 }

@@ -1,7 +1,8 @@
 //! What the session's handles and its thread share.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_lua::Terms;
@@ -12,7 +13,7 @@ use super::end::Origin;
 use super::registry::Registry;
 use super::watchdog::Watchdog;
 use crate::backend::{Backend, Commands, Lane, Timeouts};
-use crate::clock::Drift;
+use crate::clock::{Drift, Sample};
 use crate::engine::Plan;
 use crate::error::{ConfigError, ShutdownError};
 use crate::event::Events;
@@ -66,6 +67,8 @@ pub(crate) struct Shared {
     pub(crate) inbox_up: AtomicBool,
     pub(crate) counters: Counters,
     highest_token: AtomicU64,
+    /// The newest reading of each node's clock.
+    samples: Mutex<HashMap<u16, Sample>>,
 }
 
 #[derive(Debug, Default)]
@@ -113,6 +116,7 @@ impl Shared {
             inbox_up: AtomicBool::new(false),
             counters: Counters::default(),
             highest_token: AtomicU64::new(0),
+            samples: Mutex::default(),
         }
     }
 
@@ -128,6 +132,30 @@ impl Shared {
             fence_ms: whole_ms(self.settings.fence_memory),
             floor: self.highest_token.load(Ordering::Relaxed),
         }
+    }
+
+    /// A reply from the node of this key read its clock.
+    pub(crate) fn sampled(&self, key: &[u8], sample: Sample) {
+        let mut samples = self.samples();
+        let newest = samples.entry(self.backend.batch_of(key)).or_insert(sample);
+        if sample.sent > newest.sent {
+            *newest = sample;
+        }
+    }
+
+    /// The newest reading of the clock of this key's node. It is the node's and not the name's: a push for the first
+    /// waiter of a name may overtake the reply that says it waits.
+    pub(crate) fn sample(&self, key: &[u8]) -> Option<Sample> {
+        self.samples().get(&self.backend.batch_of(key)).copied()
+    }
+
+    /// No reading is worth anything: the next connection may lead to another node.
+    pub(crate) fn forget_samples(&self) {
+        self.samples().clear();
+    }
+
+    fn samples(&self) -> MutexGuard<'_, HashMap<u16, Sample>> {
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// I5: the next token that this session causes is larger than any that it has seen.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::clock::{Backoff, Moment, Sample, now};
+use crate::clock::{Backoff, Moment, now};
 use crate::engine::{Plan, Spec};
 use crate::error::AcquireError;
 use crate::event::Events;
@@ -51,7 +51,6 @@ struct Group {
     spec: Arc<dyn Spec>,
     waiting: BTreeMap<u64, Uuid>,
     next_place: u64,
-    sample: Option<Sample>,
     check_at: Moment,
     checking: bool,
     /// Asked for while a check was under way: no later than this is the next.
@@ -78,13 +77,6 @@ pub(crate) struct Registry {
 pub(crate) struct Won {
     pub(crate) state: Arc<HoldState>,
     pub(crate) tell: oneshot::Sender<Outcome>,
-}
-
-/// A waiter, for whoever wants to know whether it may be granted.
-#[derive(Debug)]
-pub(crate) struct Candidate {
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) sample: Option<Sample>,
 }
 
 /// The waiters of one name that are due for a check.
@@ -149,7 +141,7 @@ impl Registry {
 
     /// It stands in the queue: it joins the group of its name, whose check is due at `check_at` or earlier. Answers
     /// whether that is earlier than anything known.
-    pub(crate) fn queued(&self, uuid: Uuid, ticket: u64, sample: Sample, check_at: Moment) -> bool {
+    pub(crate) fn queued(&self, uuid: Uuid, ticket: u64, check_at: Moment) -> bool {
         let mut table = self.table();
         let Some(tracked) = table.tracked.get_mut(&uuid) else { return false };
         if !matches!(tracked.phase, Phase::Waiting(_)) || tracked.place.is_some() {
@@ -161,22 +153,17 @@ impl Registry {
         let place = group.next_place;
         group.next_place += 1;
         group.waiting.insert(place, uuid);
-        group.sample = Some(sample);
         if let Some(tracked) = table.tracked.get_mut(&uuid) {
             tracked.place = Some(place);
         }
         table.check_by(&key, check_at)
     }
 
-    /// The plan of a waiting id, and the newest reading of its server's clock.
-    pub(crate) fn candidate(&self, uuid: Uuid) -> Option<Candidate> {
+    /// The plan of a waiting id: it may be granted.
+    pub(crate) fn candidate(&self, uuid: Uuid) -> Option<Arc<Plan>> {
         let table = self.table();
         let tracked = table.tracked.get(&uuid)?;
-        if !matches!(tracked.phase, Phase::Waiting(_)) {
-            return None;
-        }
-        let sample = table.groups.get(tracked.plan.spec.slot_key()).and_then(|group| group.sample);
-        Some(Candidate { plan: tracked.plan.clone(), sample })
+        matches!(tracked.phase, Phase::Waiting(_)).then(|| tracked.plan.clone())
     }
 
     /// A waiting id becomes a hold; anything else does not (`None`).
@@ -312,12 +299,11 @@ impl Registry {
     }
 
     /// A group was checked. `next`: when the server says it is due again; without, after a pause that grows.
-    pub(crate) fn checked(&self, key: &Arc<[u8]>, sample: Option<Sample>, next: Option<Moment>) {
+    pub(crate) fn checked(&self, key: &Arc<[u8]>, next: Option<Moment>) {
         let mut table = self.table();
         let Table { groups, checks, .. } = &mut *table;
         let Some(group) = groups.get_mut(key) else { return };
         group.checking = false;
-        group.sample = sample.or(group.sample);
         let regular = match next {
             Some(next) => {
                 group.pauses.reset();
@@ -345,13 +331,12 @@ impl Registry {
         table.check_by(&key, now());
     }
 
-    /// Every waiter is to be checked at once, and no clock reading is worth anything: the connection was new.
+    /// Every waiter is to be checked at once.
     pub(crate) fn check_all_now(&self) {
         let mut table = self.table();
         let keys: Vec<_> = table.groups.keys().cloned().collect();
         for key in keys {
             if let Some(group) = table.groups.get_mut(&key) {
-                group.sample = None;
                 group.pauses.reset();
             }
             table.check_by(&key, now());
@@ -372,7 +357,6 @@ impl Group {
             spec,
             waiting: BTreeMap::new(),
             next_place: 0,
-            sample: None,
             check_at: Moment::NEVER,
             checking: false,
             rush: Moment::NEVER,
@@ -462,8 +446,7 @@ mod tests {
             let plan = Arc::new(Plan { spec: spec.clone(), acquisition });
             registry.enter(plan.clone(), oneshot::channel().0).unwrap();
             registry.answered(plan.uuid());
-            let sample = Sample { sent: now(), server_us: 1 };
-            registry.queued(plan.uuid(), ticket, sample, now());
+            registry.queued(plan.uuid(), ticket, now());
         }
         let due = registry.due_checks();
         (registry, due)

@@ -238,16 +238,14 @@ impl Granter {
     /// already, or its end is under way and ends this too.
     fn pushed(&self, uuid: Uuid, token: u64, lease: Duration, at_us: u64) {
         let received = now();
-        let Some(candidate) = self.registry().candidate(uuid) else { return };
+        let Some(plan) = self.registry().candidate(uuid) else { return };
         self.shared.counters.pushed_grants.fetch_add(1, Ordering::Relaxed);
         let fresh = |sample: &Sample| received.since(sample.sent) <= FRESH_SAMPLE;
-        let deadline = candidate.sample.filter(fresh).map(|sample| {
+        let deadline = self.shared.sample(plan.spec.slot_key()).filter(fresh).map(|sample| {
             self.shared.settings.drift.deadline_of_push(sample, at_us, lease, received)
         });
         match deadline {
-            Some(deadline)
-                if candidate.plan.options().renewed && deadline.since(received) >= lease / 3 =>
-            {
+            Some(deadline) if plan.options().renewed && deadline.since(received) >= lease / 3 => {
                 self.grant(uuid, token, deadline);
             }
             Some(_) | None => self.confirm_first(uuid, token),
@@ -293,9 +291,9 @@ pub(crate) fn arm(link: Link, state: Arc<crate::hold::HoldState>) -> Hold {
 }
 
 async fn confirm(granter: Granter, uuid: Uuid, token: u64) {
-    let Some(candidate) = granter.registry().candidate(uuid) else { return };
+    let Some(plan) = granter.registry().candidate(uuid) else { return };
     let shared = granter.shared();
-    match renewal::confirm(shared, &candidate.plan).await {
+    match renewal::confirm(shared, &plan).await {
         Confirmed::Until(deadline) if !deadline.passed() => granter.grant(uuid, token, deadline),
         Confirmed::Until(_) | Confirmed::Over => {
             // Granted and run out while this process slept: it has had its turn, so to the tail.
