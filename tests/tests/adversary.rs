@@ -144,6 +144,35 @@ async fn guard_of_a_hold_adopted_elsewhere_is_told() {
     adopted.release().await.unwrap();
 }
 
+// A server with no room for one more connection has room soon: no reason to send the waiters away.
+#[tokio::test]
+async fn waiter_outlasts_a_server_that_is_full_of_clients() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(&server);
+    let mut control = server.connection().await;
+    let mut set_maxclients = async |most: &str| {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("SET").arg("maxclients").arg(most);
+        command.exec_async(&mut control).await.expect("CONFIG SET");
+    };
+    let (near, far) = (session(&server).await, builder(proxy.url()).connect().await.unwrap());
+    let (first, second) =
+        (mutex(&near, "a", Options::default()), mutex(&far, "a", Options::default()));
+    let guard = first.acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { second.acquire_within(30 * SECOND).await });
+    eventually(SOON, "it waits", async || first.queue().await.unwrap().length == 1).await;
+    set_maxclients("1").await;
+    let (checks, connections) = (far.statistics().checks, proxy.connections());
+    proxy.cut();
+    let refused =
+        async || far.statistics().checks > checks + 2 && proxy.connections() > connections + 2;
+    eventually(SOON, "it is refused", refused).await;
+    assert!(!waiting.is_finished());
+    set_maxclients("1000").await;
+    guard.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
 // The turn to connect is held by a task of a runtime that nobody drives any more.
 #[test]
 fn frozen_runtime_does_not_keep_others_from_connecting() {
@@ -155,10 +184,14 @@ fn frozen_runtime_does_not_keep_others_from_connecting() {
     let lock = mutex(&session, "a", Options::default());
     proxy.cut();
     proxy.black_hole(true);
+    // This one meets the cut, so that the next has to connect.
+    let impatient = async { tokio::time::timeout(300 * MS, lock.acquire()).await.is_err() };
+    assert!(other.block_on(impatient));
     let stuck = lock.clone();
+    let before = proxy.connections();
     let task = frozen.spawn(async move { stuck.acquire_within(60 * SECOND).await.map(drop) });
-    // Long enough to meet the cut and to begin to connect.
-    frozen.block_on(async { tokio::time::sleep(200 * MS).await });
+    let connects = async || proxy.connections() > before;
+    frozen.block_on(eventually(SOON, "it has the turn", connects));
     proxy.black_hole(false);
     let guard = other.block_on(lock.acquire_within(SOON + SOON)).unwrap();
     assert!(guard.is_held() && !task.is_finished());
