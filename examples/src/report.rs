@@ -218,8 +218,8 @@ impl Freeze {
         let Self { worker, product, token, overtaken_by, lasted } = self;
         format!(
             " Worker {worker} was stopped inside its section of {product}. {} ms later its\n  \
-             lease had run out and another worker had taken over; it went on as if nothing had happened. But its\n  \
-             token {token} was smaller than {overtaken_by}, which the database had seen by then.",
+             lease had run out and another worker had taken over; it went on as if nothing had happened.\n  \
+             But its token {token} was smaller than {overtaken_by}, which the database had seen.",
             grouped(lasted.as_millis())
         )
     }
