@@ -39,7 +39,12 @@ if redis.call('EXISTS', holds, queue, gone) == 0 then
   local deadline = text(now_ms + lease_ms)
   local since = string.sub(now_text, 1, -4) -- the same moment in milliseconds
   redis.call('HSET', holds, 'owner', owner, 'token', minted, id, deadline .. '|' .. since .. '|' .. note)
-  redis.call('PEXPIREAT', holds, deadline)
+  -- I17: refused (a user without this right), the hold would never end.
+  local ends = redis.pcall('PEXPIREAT', holds, deadline)
+  if type(ends) == 'table' then
+    redis.call('DEL', holds)
+    return ends
+  end
   return { 1, minted, lease_ms, now_text }
 end
 
