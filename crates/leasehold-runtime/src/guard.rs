@@ -154,7 +154,7 @@ impl<M: Mode> Guard<M> {
                 Err(state.loss(reason).into())
             }
             Some(RenewReply::Refused { error }) => {
-                Err(unreadable(BackendError::new(crate::BackendErrorKind::Server, error.clone())))
+                Err(unreadable(crate::backend::caught(error)))
             }
             None => Err(unreadable(BackendError::timed_out())),
         }

@@ -117,6 +117,12 @@ impl Failure {
     }
 }
 
+/// An error that a script caught and put into its reply.
+pub(crate) fn caught(text: &str) -> BackendError {
+    let (code, detail) = text.split_once(' ').unwrap_or((text, ""));
+    BackendError::new(server_kind(code, detail).0, text)
+}
+
 /// The kind by the error's first word. Servers before 7.0 wrap what a script met in an `ERR`: look inside.
 fn server_kind<'a>(code: &'a str, detail: &'a str) -> (Kind, &'a str) {
     const KNOWN: [(&str, Kind); 7] = [
@@ -208,6 +214,14 @@ fn word_of(kind: ServerErrorKind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_caught_error_has_the_kind_of_its_first_word() {
+        let denied = "NOPERM this user has no permissions to run the 'hmget' command";
+        assert_eq!(caught(denied).kind(), Kind::NoPermission);
+        assert_eq!(caught("WRONGTYPE").kind(), Kind::WrongType);
+        assert_eq!(caught("").kind(), Kind::Server);
+    }
 
     #[test]
     fn a_script_error_of_an_old_server_is_read_inside() {

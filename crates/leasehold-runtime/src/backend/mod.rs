@@ -7,7 +7,7 @@ mod reply;
 mod source;
 
 pub(crate) use connection::{Lane, Timeouts};
-pub(crate) use failure::Failure;
+pub(crate) use failure::{Failure, caught};
 pub(crate) use inbox::{Inbox, InboxEvent, Subscription};
 pub use source::Commands;
 
