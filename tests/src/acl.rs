@@ -78,10 +78,11 @@ pub fn url(server: &Server, name: &str) -> String {
     format!("redis://{name}:{PASSWORD}@{}/", server.addr())
 }
 
-/// What was refused since the last [`forget`]: the lines of ACL LOG as `context object`.
-pub async fn refused(server: &Server) -> Vec<String> {
+/// What was refused to this user: the lines of ACL LOG as `context object`.
+pub async fn refused(server: &Server, name: &str) -> Vec<String> {
     let log: Vec<std::collections::HashMap<String, redis::Value>> = redis::cmd("ACL")
         .arg("LOG")
+        .arg(1000)
         .query_async(&mut server.connection().await)
         .await
         .expect("ACL LOG");
@@ -90,13 +91,7 @@ pub async fn refused(server: &Server) -> Vec<String> {
         None => String::new(),
     };
     log.iter()
+        .filter(|entry| text(entry.get("username")) == name)
         .map(|entry| format!("{} {}", text(entry.get("context")), text(entry.get("object"))))
         .collect()
-}
-
-/// Empties ACL LOG.
-pub async fn forget(server: &Server) {
-    let mut command = redis::cmd("ACL");
-    command.arg("LOG").arg("RESET");
-    command.exec_async(&mut server.connection().await).await.expect("ACL LOG RESET");
 }

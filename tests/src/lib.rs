@@ -5,6 +5,7 @@
 //! - [`FaultProxy`]: a link between a client and a server that delays, loses and breaks what is
 //!   asked for, command by command.
 //! - [`conformance`]: one suite over anything that can be held.
+//! - [`fake`]: a server that answers what a test has written, and an address whose server changes.
 //! - [`history`]: checks that holds did not overlap and that their tokens grew.
 //! - [`Worker`]: a process that locks, to be killed and frozen.
 //! - [`scene`]: what suites of the mutex begin with, and look at in the end.
@@ -21,6 +22,7 @@
 pub mod acl;
 mod clock_shim;
 pub mod conformance;
+pub mod fake;
 pub mod history;
 mod poll;
 pub mod proxy;
