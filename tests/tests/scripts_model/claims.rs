@@ -21,6 +21,10 @@ struct Claim {
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     live: BTreeMap<usize, Claim>,
+    /// Claims that ended by time while the server kept the entry for other entries' sake. Only a clock that goes back
+    /// can bring them to life again (protocol trap 28), and only in the same hold.
+    ended: BTreeMap<usize, Claim>,
+    went_back: bool,
     tokens: BTreeSet<u64>,
     /// The token key is lost, or was forgotten while tokens ran ahead of the clock: they may start again.
     tokens_lost: bool,
@@ -29,7 +33,7 @@ pub(crate) struct Claims {
 impl Claims {
     pub(crate) fn lost(&mut self, key: Key) {
         match key {
-            Key::Holds => self.live.clear(),
+            Key::Holds => self.end_all(|_| true),
             Key::Token => self.tokens_lost = true,
             Key::Queue | Key::Timeouts | Key::Gone => {}
         }
@@ -37,7 +41,23 @@ impl Claims {
 
     /// The clock shows `now_ms`. What has ended stays ended when the clock goes back: a client's own clock does not.
     pub(crate) fn at(&mut self, now_ms: u64) {
+        let over = self.live.iter().filter(|(_, claim)| claim.until_ms <= now_ms);
+        self.ended.extend(over);
         self.live.retain(|_, claim| claim.until_ms > now_ms);
+    }
+
+    pub(crate) fn clock_went_back(&mut self) {
+        self.went_back = true;
+    }
+
+    fn end_all(&mut self, which: impl Fn(&Claim) -> bool) {
+        self.live.retain(|_, claim| !which(claim));
+        self.ended.retain(|_, claim| !which(claim));
+    }
+
+    fn end(&mut self, id: usize) {
+        self.live.remove(&id);
+        self.ended.remove(&id);
     }
 
     /// The token key has ended. Tokens that ran ahead of the clock (by a client's floor) are then remembered by clients
@@ -67,7 +87,7 @@ impl Claims {
                 Push::Granted { id, token, lease_ms } => {
                     granted.push((*id, owner(*id), *token, *lease_ms));
                 }
-                Push::Forced { id } | Push::Adopted { id } => drop(self.live.remove(id)),
+                Push::Forced { id } | Push::Adopted { id } => self.end(*id),
             }
         }
         // Grants of one script are made in the order of their tokens.
@@ -124,9 +144,12 @@ impl Claims {
                 for ((id, _), answer) in elements.iter().zip(answers) {
                     if let RenewReply::Renewed { left_ms } = answer {
                         // I4: what nobody was granted cannot be renewed; a grant to a dead inbox was taken back.
-                        let claim = self.live.get_mut(id);
-                        let claim = claim.ok_or_else(|| format!("I4: renewed {id}, not held"))?;
+                        let revived = self.ended.get(id).filter(|_| self.went_back);
+                        let claim = self.live.get(id).or(revived).copied();
+                        let mut claim =
+                            claim.ok_or_else(|| format!("I4: renewed {id}, not held"))?;
                         claim.until_ms = claim.until_ms.max(now_ms + left_ms);
+                        self.live.insert(*id, claim);
                     } else {
                         self.not_destroyed(*id, now_ms, slack_ms)?;
                     }
@@ -134,7 +157,7 @@ impl Claims {
                 Ok(vec![])
             }
             Request::Release { id, .. } => {
-                self.live.remove(id);
+                self.end(*id);
                 Ok(vec![])
             }
             Request::Adopt { id, owner } => {
@@ -143,7 +166,7 @@ impl Claims {
                 {
                     // A resend of an adoption finds itself and says nothing about others.
                     if !self.live.contains_key(id) {
-                        self.live.retain(|_, claim| claim.token != token);
+                        self.end_all(|claim| claim.token == token);
                     }
                     return Ok(vec![(*id, self.owner_of(token, *owner), token, left_ms)]);
                 }
@@ -151,7 +174,7 @@ impl Claims {
             }
             Request::Force { token, .. } => {
                 if ForceReply::decode(reply).map_err(unreadable)?.ended {
-                    self.live.retain(|_, claim| claim.token != *token);
+                    self.end_all(|claim| claim.token == *token);
                 }
                 Ok(vec![])
             }

@@ -102,6 +102,8 @@ struct Case<'a> {
     claims: Claims,
     /// Queue and timeouts differ because one of them was lost alone.
     orphans: bool,
+    /// The longest call so far: what was aligned with the server then is known no better.
+    longest_ms: u64,
 }
 
 /// The machine stalled across a deadline: what is right now depends on when exactly a script ran.
@@ -122,7 +124,7 @@ impl<'a> Case<'a> {
         let world = generated.reference.world;
         bench.begin(&world);
         let scene = Scene::new(world, bench.now_us());
-        Self { bench, scene, claims: Claims::default(), orphans: false }
+        Self { bench, scene, claims: Claims::default(), orphans: false, longest_ms: 0 }
     }
 
     fn run(
@@ -161,6 +163,9 @@ impl<'a> Case<'a> {
                 self.bench.shift_clock(ms);
                 let now_us = self.clear_clock();
                 self.claims.at(now_us / 1_000);
+                if ms < 0 {
+                    self.claims.clock_went_back();
+                }
             }
             Action::Inbox { inbox, alive } => {
                 self.bench.set_inbox(inbox, alive);
@@ -292,7 +297,9 @@ impl<'a> Case<'a> {
         // Of an empty queue the last ticket may stay behind: where settle met its bound with the last waiter.
         let idle = seen.snapshot.queue.is_empty() && seen.snapshot.timeouts.is_empty();
         let orphans = self.orphans || idle;
-        if let Some(why) = expected.difference(&seen.snapshot, slack_ms(seen), orphans) {
+        let slack_ms = slack_ms(seen) + self.longest_ms;
+        self.longest_ms = self.longest_ms.max(duration_ms(seen));
+        if let Some(why) = expected.difference(&seen.snapshot, slack_ms, orphans) {
             return Err(format!("keys: {why}").into());
         }
         self.scene.reference.align(&seen.snapshot, orphans);
@@ -304,7 +311,11 @@ impl<'a> Case<'a> {
 
 /// How far apart two readings of one moment may be.
 fn slack_ms(seen: &Seen) -> u64 {
-    (seen.probed_us - seen.before_us) / 1_000 + ROUNDING_MS
+    duration_ms(seen) + ROUNDING_MS
+}
+
+fn duration_ms(seen: &Seen) -> u64 {
+    (seen.probed_us - seen.before_us) / 1_000
 }
 
 fn sorted_ids(keys: &Snapshot) -> Vec<usize> {
