@@ -8,6 +8,15 @@ use std::fmt;
 /// itself refuses a write whose token is **smaller** than the largest it has seen, and accepts an **equal** one (the
 /// same hold writes more than once). Compare as numbers, never as text.
 ///
+/// A section that reads, decides and writes has to raise the stored token **when it reads**, not only when it writes:
+/// else a stale write can slip in between the newcomer's read and its write, while the database still knows only the
+/// stale token, and the newcomer overwrites it.
+///
+/// ```sql
+/// UPDATE stock SET fence = :token WHERE product = :product AND fence <= :token RETURNING left   -- the read
+/// UPDATE stock SET left = :left   WHERE product = :product AND fence =  :token                  -- the write
+/// ```
+///
 /// Source: Martin Kleppmann, *How to do distributed locking* (2016),
 /// <https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html>.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
