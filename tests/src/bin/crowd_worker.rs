@@ -67,7 +67,8 @@ async fn queued(lock: &Mutex) -> u64 {
 async fn churn(lock: Mutex) {
     loop {
         let guard = lock.acquire().await.expect("a hold");
-        guard.extend(Duration::from_secs(1)).await.expect("still held");
-        guard.release().await.expect("still held");
+        // Lost on a machine that stood still for a lease: no matter here.
+        drop(guard.extend(Duration::from_secs(1)).await);
+        drop(guard.release().await);
     }
 }
