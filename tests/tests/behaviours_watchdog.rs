@@ -28,12 +28,13 @@ async fn rests(server: &Server, session: &Session) {
     assert_eq!(monitor.count(server, &hash_of("renew")).await, 0, "a renewal of nothing");
 }
 
-/// I3: with a lease of 900 ms a forgotten entry would renew six times in those two seconds.
+/// I3: with a lease of 3 s (a machine that stands still for a moment loses none) a forgotten entry
+/// would renew within those two seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b01_a_released_handle_is_never_armed_again() {
     let server = Server::start();
     let session = session(&server.url()).await;
-    let lock = mutex(&session, "a", Options::default().lease(900 * MS).max_wait(SOON));
+    let lock = mutex(&session, "a", Options::default().lease(3 * SECOND).max_wait(SOON));
     let (mut held, mut dropped) = (0, 0);
     for round in 0..rounds(2000) {
         if round % 2 == 0 {
@@ -117,7 +118,11 @@ async fn overtaken_renewals(server: &Server, rounds: u32, told: &Told) -> usize 
     while let Some(done) = tasks.join_next().await {
         done.expect("no panic inside");
     }
-    rests(server, &session).await;
+    assert_eq!(session.statistics().watched, 0);
+    let sent = session.statistics().renewals;
+    // What was under way arrives, and nothing is sent any more.
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(session.statistics().renewals, sent);
     let heard = monitor.heard(server).await;
     overtaken(&heard)
 }
