@@ -30,12 +30,17 @@ pub(crate) enum Origin {
 /// a waiter with its deadline and the grant that it may get until then. Answers whether it was answered.
 pub(super) async fn end(shared: Arc<Shared>, plan: Arc<Plan>, late: bool, origin: Origin) -> bool {
     let settings = &shared.settings;
-    let waiter = settings.waiter_deadline + settings.grant_lease;
-    let until = now().plus(plan.options().lease.max(settings.response_timeout).max(waiter));
-    let call = match origin {
-        Origin::Unheld => plan.cancel(late, shared.terms()),
-        Origin::Dropped | Origin::Lost | Origin::Unsettled => plan.release(late, shared.terms()),
+    let held = plan.options().lease.max(settings.response_timeout);
+    let (call, patience) = match origin {
+        Origin::Unheld => {
+            let waited = settings.waiter_deadline + settings.grant_lease;
+            (plan.cancel(late, shared.terms()), held.max(waited))
+        }
+        Origin::Dropped | Origin::Lost | Origin::Unsettled => {
+            (plan.release(late, shared.terms()), held)
+        }
     };
+    let until = now().plus(patience);
     let outcome = send(&shared, &call, late, until).await;
     shared.registry.forget(plan.uuid());
     if origin == Origin::Dropped {
