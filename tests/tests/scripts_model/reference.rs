@@ -333,8 +333,8 @@ impl Reference {
         let wanted = now + self.world.acquisitions[id].lease_ms;
         let deadline_ms = live.values().map(|entry| entry.deadline_ms).fold(wanted, u64::max);
         let hold = self.hold.as_mut().expect("joinable");
-        hold.entries.retain(|other, _| !live.contains_key(other));
-        hold.entries.insert(id, Entry { deadline_ms, since_ms });
+        // What ended by time goes too: it must not live again beside the heir when the clock goes back.
+        hold.entries = BTreeMap::from([(id, Entry { deadline_ms, since_ms })]);
         hold.ends_ms = deadline_ms;
         for earlier in live.into_keys() {
             self.push(earlier, Push::Adopted { id: earlier });

@@ -83,6 +83,13 @@ local function drop_entry(id, cool_until)
   redis.call('PEXPIREAT', holds, text(hold.latest))
 end
 
+-- What ended by time leaves the hash, so that a clock that goes back cannot bring it to life beside what came after.
+local function drop_expired()
+  if #hold.expired == 0 then return end
+  redis.call('HDEL', holds, unpack(hold.expired))
+  hold.expired = {}
+end
+
 -- Re-entry: the owner's further acquisition stands beside the first, with the same token and its own deadline.
 local MOST_ENTRIES = 64
 local function may_reenter(owner)
@@ -90,10 +97,7 @@ local function may_reenter(owner)
 end
 local function reenter(id, note, ms)
   if hold.live >= MOST_ENTRIES then return false end
-  if #hold.expired > 0 then
-    redis.call('HDEL', holds, unpack(hold.expired))
-    hold.expired = {}
-  end
+  drop_expired()
   add_entry(id, now_ms, note, now_ms + ms)
   return true
 end

@@ -31,6 +31,7 @@ if not holds_id(id) then
     first = math.min(first, hold.since[entry])
   end
   redis.call('HDEL', holds, unpack(earlier))
+  drop_expired()
   hold.entries, hold.live, hold.latest = {}, 0, 0
   -- A hold is never shortened: the new entry keeps the latest deadline of those it replaces.
   add_entry(id, first, note, math.max(latest, now_ms + lease_ms))
