@@ -8,7 +8,7 @@ use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::OnceCell;
 
-use super::{Client, Hold, Holdable, Lease, Reentrant, Site};
+use super::{Client, Hold, Holdable, Lease, Reentrant};
 
 /// Lets everybody in.
 #[derive(Clone, Debug)]
@@ -140,6 +140,11 @@ impl<const EXPIRES: bool> Holdable for SetNx<EXPIRES> {
 
     fn key(name: &str) -> Vec<u8> {
         name.into()
+    }
+
+    /// The count of its waiters never ends.
+    fn may_stay(key: &[u8]) -> bool {
+        key.ends_with(b":waiters")
     }
 
     fn token(_: &Self::Hold) -> Option<u64> {
@@ -291,23 +296,4 @@ impl Reentrant for Unrenewed {
     fn owner(hold: &Guard) -> Owner {
         <Mutex as Reentrant>::owner(hold)
     }
-}
-
-/// Runs a scenario on a site of its own, on a thread of its own, and answers what it failed with, if
-/// it failed.
-///
-/// `scenario` is a scenario's function over [`Rig`](super::Rig), as a future on it.
-pub fn failure_of<H: Holdable, S: Site>(
-    scenario: impl AsyncFnOnce(&super::Rig<H, S>) + Send + 'static,
-) -> Option<String> {
-    let run = move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(async {
-            let rig = super::Rig::start().await;
-            scenario(&rig).await;
-        });
-    };
-    let panic = std::thread::spawn(run).join().err()?;
-    let words = panic.downcast_ref::<String>().cloned();
-    words.or_else(|| panic.downcast_ref::<&str>().map(|words| (*words).to_owned()))
 }

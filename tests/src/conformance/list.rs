@@ -65,11 +65,9 @@ macro_rules! conformance {
     };
     (@tests $part:ident $site:ty, $kind:ty: $($scenario:ident)+) => {
         $(
-            #[tokio::test]
-            async fn $scenario() {
-                let rig = $crate::conformance::Rig::<$kind, $site>::start().await;
-                $crate::conformance::$part::$scenario(&rig).await;
-                rig.finish().await;
+            #[test]
+            fn $scenario() {
+                $crate::conformance::check::<$kind, $site>($crate::conformance::$part::$scenario);
             }
         )+
     };

@@ -14,6 +14,8 @@
 //! [`reentrant`] for what an owner enters again; [`fifo`] for what promises the order of arrival.
 //! After each scenario the rig shuts its sessions down and looks that nothing is left (I17, I20).
 //!
+//! A scenario that fails while the whole machine stood still is run again, and says so: see [`check`].
+//!
 //! # How the words of those lines are read here
 //!
 //! | there | here |
@@ -61,10 +63,12 @@ mod list;
 mod mutex;
 pub mod reentrant;
 mod rig;
+mod run;
 mod site;
 
 pub use holdable::{Hold, Holdable, Lease, Reentrant};
 pub use rig::{Client, Rig};
+pub use run::{check, failure_of};
 pub use site::{KeyEvents, Site, Standalone};
 
 use std::time::Duration;
