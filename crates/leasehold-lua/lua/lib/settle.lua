@@ -8,6 +8,10 @@ local MOST_HEADS = 32
 local function announce(id, minted, ms)
   local uuid, _, inbox = split_id(id)
   if not inbox then return 0 end -- not an id of ours: nobody is there
+  -- I1: asked before it is published. PUBLISH travels to replicas too; an inbox that still listens at a demoted master
+  -- would hear of a grant that is given up here, and run.
+  local listening = redis.pcall('PUBSUB', 'NUMSUB', inbox)
+  if listening[2] == 0 then return 0 end
   local message = uuid .. ' 1 ' .. minted .. ' ' .. text(ms) .. ' ' .. now_text
   return redis.pcall('PUBLISH', inbox, message)
 end
