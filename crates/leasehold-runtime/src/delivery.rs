@@ -46,6 +46,7 @@ pub(crate) async fn deliver(
             Ok(reply) => return Ok(Delivered { reply, sent, doubtful }),
             Err(failure) => failure,
         };
+        link.shared().answered_with(&failure);
         if failure.may_have_run {
             doubtful = true;
             doubt();

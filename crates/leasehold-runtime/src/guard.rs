@@ -153,9 +153,7 @@ impl<M: Mode> Guard<M> {
                 state.lose(reason);
                 Err(state.loss(reason).into())
             }
-            Some(RenewReply::Refused { error }) => {
-                Err(unreadable(crate::backend::caught(error)))
-            }
+            Some(RenewReply::Refused { error }) => Err(unreadable(crate::backend::caught(error))),
             None => Err(unreadable(BackendError::timed_out())),
         }
     }

@@ -147,6 +147,11 @@ impl Lane {
         }
     }
 
+    /// The next call makes a connection.
+    pub(crate) fn reopen(&self) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     fn spend(&self, number: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.as_ref().is_some_and(|present| present.number == number) {

@@ -146,6 +146,7 @@ fn refuse(granter: &Granter, plan: &Arc<Plan>, error: AcquireError, stays: bool)
 
 /// A refusal that does not pass ends the waiting; anything else is tried again.
 fn unanswered(granter: &Granter, chunk: &[(Arc<Plan>, u64)], failure: &Failure) {
+    granter.shared().answered_with(failure);
     if !failure.transient {
         for (plan, _) in chunk {
             let error = BackendError::new(failure.error.kind(), failure.error.to_string());

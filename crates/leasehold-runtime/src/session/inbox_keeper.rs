@@ -7,6 +7,7 @@ use std::time::Duration;
 use leasehold_lua::wire::Push;
 use tokio::sync::{mpsc, oneshot};
 
+use super::link::Shared;
 use super::thread::Granter;
 use crate::backend::{Failure, InboxEvent, Subscription};
 use crate::clock::{Backoff, random};
@@ -35,7 +36,10 @@ pub(super) async fn keep(granter: Granter, ready: oneshot::Sender<Result<(), Con
                     None => shared.events.emit(&Event::InboxUp),
                 }
                 recheck(&granter);
-                until_down(&mut signals).await;
+                tokio::select! {
+                    () = until_down(&mut signals) => {}
+                    () = demoted(&shared) => {}
+                }
                 drop(subscription);
                 shared.inbox_up.store(false, Ordering::Relaxed);
                 shared.events.emit(&Event::InboxDown);
@@ -57,6 +61,14 @@ fn recheck(granter: &Granter) {
     granter.shared().forget_samples();
     granter.shared().registry.check_all_now();
     granter.shared().poke.notify_one();
+}
+
+/// The inbox is at a server that is a replica now: no grant of the new master counts it, so both connections are made
+/// anew. Not more than once a second: it may be long until there is a master again.
+async fn demoted(shared: &Shared) {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    shared.demoted.notified().await;
+    shared.own.reopen();
 }
 
 async fn until_down(signals: &mut mpsc::UnboundedReceiver<Signal>) {
@@ -88,7 +100,11 @@ async fn open(
     let timeouts = shared.timeouts();
     let subscription = shared.backend.inbox(&shared.identity.inbox, timeouts).open(deliver).await?;
     let nonce = format!("{:016x}", random());
-    shared.own.publish(&shared.identity.inbox, &Push::proof(&nonce)).await?;
+    if shared.own.publish(&shared.identity.inbox, &Push::proof(&nonce)).await? == 0 {
+        // Even if the proof arrived, through a replica: nobody listens where grants are published.
+        shared.own.reopen();
+        return Err(Failure::undelivered());
+    }
     let proven = async {
         loop {
             match signals.recv().await {

@@ -12,10 +12,10 @@ use super::Statistics;
 use super::end::Origin;
 use super::registry::Registry;
 use super::watchdog::Watchdog;
-use crate::backend::{Backend, Commands, Lane, Timeouts};
+use crate::backend::{Backend, Commands, Failure, Lane, Timeouts};
 use crate::clock::{Drift, Sample};
 use crate::engine::Plan;
-use crate::error::{ConfigError, ShutdownError};
+use crate::error::{BackendErrorKind, ConfigError, ShutdownError};
 use crate::event::Events;
 use crate::options::whole_ms;
 
@@ -65,6 +65,8 @@ pub(crate) struct Shared {
     /// Wakes the thread when something is due earlier than it knew.
     pub(crate) poke: Notify,
     pub(crate) inbox_up: AtomicBool,
+    /// Told by [`answered_with`](Self::answered_with).
+    pub(crate) demoted: Notify,
     pub(crate) counters: Counters,
     highest_token: AtomicU64,
     /// The newest reading of each node's clock.
@@ -114,6 +116,7 @@ impl Shared {
             events,
             poke: Notify::new(),
             inbox_up: AtomicBool::new(false),
+            demoted: Notify::new(),
             counters: Counters::default(),
             highest_token: AtomicU64::new(0),
             samples: Mutex::default(),
@@ -156,6 +159,13 @@ impl Shared {
 
     fn samples(&self) -> MutexGuard<'_, HashMap<u16, Sample>> {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A replica where the master was means a new inbox too.
+    pub(crate) fn answered_with(&self, failure: &Failure) {
+        if failure.error.kind() == BackendErrorKind::ReadOnly {
+            self.demoted.notify_one();
+        }
     }
 
     /// I5: the next token that this session causes is larger than any that it has seen.

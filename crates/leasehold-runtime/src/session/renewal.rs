@@ -53,6 +53,9 @@ pub(super) async fn renew(shared: Arc<Shared>, batch: Vec<Renewal>) {
     shared.counters.renewals.fetch_add(1, Ordering::Relaxed);
     let within = patience(&batch, sent);
     let answer = shared.own.call(&call, within).await.map(|reply| RenewReply::decode(&reply));
+    if let Err(failure) = &answer {
+        shared.answered_with(failure);
+    }
     match answer {
         Ok(Ok((_, answers))) if answers.len() == batch.len() => {
             for (renewal, answer) in batch.iter().zip(answers) {
