@@ -2,7 +2,7 @@
 
 use crate::Server;
 
-/// The commands that a mutex needs: four of the client, the others inside the scripts. The README
+/// The commands that a mutex needs: the first four by the client, the others inside the scripts. The README
 /// prints them; nothing of `@admin` or `@dangerous` is among them.
 ///
 /// A server from 7.2 on may also be given `client|setinfo`: without it the client library's greeting
@@ -12,6 +12,7 @@ pub const MUTEX_COMMANDS: &[&str] = &[
     "eval",
     "subscribe",
     "publish",
+    "pubsub|numsub",
     "time",
     "exists",
     "del",

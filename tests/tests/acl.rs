@@ -89,12 +89,28 @@ async fn try_everything(session: &Session) -> Refusals {
         }
         Err(error) => note("acquire", Some(of_acquire(error))),
     }
+    note("hand over", hands_over(&mutex(session, "c", options.clone())).await);
     let brief = mutex(session, "b", options.hold_at_least(20 * MS));
     match brief.acquire().await {
         Ok(guard) => note("release", guard.release().await.err().map(of_release)),
         Err(error) => note("acquire", Some(of_acquire(error))),
     }
     refusals
+}
+
+/// One is granted when the other releases.
+async fn hands_over(lock: &Mutex) -> Option<BackendErrorKind> {
+    let guard = match lock.acquire().await {
+        Ok(guard) => guard,
+        Err(error) => return Some(of_acquire(error)),
+    };
+    let releases = async {
+        tokio::time::sleep(50 * MS).await; // the other one queues
+        guard.release().await
+    };
+    let (next, released) = tokio::join!(lock.acquire(), releases);
+    let refused = released.err().map(of_release);
+    refused.or_else(|| next.err().map(of_acquire))
 }
 
 /// Two waiters for one place: one waits and gives up, one finds the queue full.
@@ -127,7 +143,7 @@ async fn b111_everything_works_with_one_prefix_and_the_commands_of_the_rule() {
     let session = limited(&server).await;
     assert_eq!(try_everything(&session).await, Refusals::new());
     // Hand-over by a push, and a waiter's checks; a check that is under way may overtake the push.
-    let lock = mutex(&session, "c", Options::default().max_wait(SOON));
+    let lock = mutex(&session, "d", Options::default().max_wait(SOON));
     let both = async || {
         let guard = lock.acquire().await.unwrap();
         let before = session.statistics().checks;
@@ -182,7 +198,7 @@ async fn is_spared(server: &Server, command: &str) -> bool {
     let helper = |key: &String| helpers.iter().any(|suffix| key.ends_with(suffix));
     let ended = async || left(server, &prefix).await.iter().all(helper);
     eventually(SOON, &format!("all ends, without {command}"), ended).await;
-    for name in ["a", "b"] {
+    for name in ["a", "b", "c"] {
         let guard =
             mutex(&session, name, Options::default()).try_acquire().await.expect("an answer");
         guard.expect("free, as its holds have ended").release().await.expect("still held");
@@ -200,6 +216,11 @@ async fn b112_each_right_is_needed_and_its_lack_is_told_and_leaves_no_lock() {
     let mut room = redis::cmd("CONFIG");
     room.arg("SET").arg("acllog-max-len").arg(10_000);
     room.exec_async(&mut server.connection().await).await.unwrap();
+    for script in leasehold_lua::mutex::scripts() {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(script.source());
+        load.exec_async(&mut server.connection().await).await.unwrap();
+    }
     let trials = tokio::task::LocalSet::new();
     let all: Vec<_> = acl::MUTEX_COMMANDS
         .iter()
