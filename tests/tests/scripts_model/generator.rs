@@ -54,20 +54,21 @@ impl ReferenceStateMachine for Generator {
 
     fn transitions(scene: &Scene) -> BoxedStrategy<Step> {
         let snapshot = scene.reference.snapshot();
+        let ended = !ended(scene).is_empty();
         prop_oneof![
             30 => acquire(scene),
             16 => check(scene),
             18 => release(scene),
-            7 => renew(scene),
+            if ended { 14 } else { 7 } => renew(scene),
             3 => (any_id(), any_id()).prop_map(|(id, owner_of)| Step::Adopt { id, owner_of }),
-            2 => adopt_holder(scene),
+            if ended { 20 } else { 4 } => adopt_holder(scene),
             3 => named().prop_map(|named| Step::Force { named }),
             1 => Just(Step::Inspect),
             1 => (0..5_u32).prop_map(|most| Step::Queue { most }),
             8 => select(vec![100, 900, 2_100, 4_300, 11_000, 45_000, 61_000])
                 .prop_map(|ms| Step::Forward { ms }),
             if snapshot.owner.is_some() { 5 } else { 1 } => Just(Step::PastHold),
-            1 => select(vec![1_500, 3_000]).prop_map(|ms| Step::Back { ms }),
+            2 => select(vec![1_500, 3_000]).prop_map(|ms| Step::Back { ms }),
             5 => (0..INBOXES, prop::bool::weighted(0.6))
                 .prop_map(|(inbox, alive)| Step::Inbox { inbox, alive }),
             2 => select(KEYS.to_vec()).prop_map(|key| Step::Lose { key }),
@@ -104,6 +105,12 @@ fn fresh(scene: &Scene) -> Vec<usize> {
 
 fn holding(scene: &Scene) -> Vec<usize> {
     (0..ACQUISITIONS).filter(|id| scene.reference.holds(*id)).collect()
+}
+
+/// Entries that ended by time beside others that live.
+fn ended(scene: &Scene) -> Vec<usize> {
+    let all = scene.reference.hold.iter().flat_map(|hold| hold.entries.keys().copied());
+    all.filter(|id| !scene.reference.holds(*id)).collect()
 }
 
 /// Waiting although its owner holds: it may join.
@@ -215,7 +222,7 @@ fn release(scene: &Scene) -> BoxedStrategy<Step> {
 fn renew(scene: &Scene) -> BoxedStrategy<Step> {
     let sent = scene.sent.iter().copied().collect();
     let cooling = scene.reference.snapshot().cooling.into_iter().collect();
-    let id = one_of(vec![(10, holding(scene)), (3, sent), (2, cooling)]);
+    let id = one_of(vec![(10, holding(scene)), (3, sent), (2, cooling), (4, ended(scene))]);
     let lease = prop_oneof![
         4 => Just(None),
         1 => select(vec![500, 10_000, 40_000]).prop_map(Some),

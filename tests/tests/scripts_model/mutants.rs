@@ -201,6 +201,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "if hold.live == 0 then",
     ),
     mutant("adopt leaves the earlier entries", "redis.call('HDEL', holds, unpack(earlier))", ""),
+    mutant("adopt leaves what has ended", "  drop_expired()\n  hold.entries", "  hold.entries"),
     mutant("adopt does not tell", "redis.pcall('PUBLISH', inbox, uuid .. ' 3')", ""),
     mutant(
         "force ends whatever hold it finds",
