@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::lua;
 
 /// Every command of the scripts: all exist in Redis 6.2, and a user of Redis needs the right to run them.
-pub(crate) const COMMANDS: [&str; 23] = [
+pub(crate) const COMMANDS: [&str; 24] = [
     "DEL",
     "EXISTS",
     "HDEL",
@@ -19,6 +19,7 @@ pub(crate) const COMMANDS: [&str; 23] = [
     "PEXPIREAT",
     "PTTL",
     "PUBLISH",
+    "PUBSUB",
     "SET",
     "TIME",
     "ZADD",
