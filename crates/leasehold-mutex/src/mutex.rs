@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_lua::mutex::{self as scripts, HoldState, Inspection, QueueReply};
+use leasehold_lua::reply::ForceReply;
 use leasehold_runtime::engine;
 use leasehold_runtime::{
     AcquireError, AdoptError, BackendError, ConfigError, Exclusive, Holder, Mode, Name, Options,
@@ -239,12 +240,14 @@ impl Mutex {
     pub async fn force_release(&self) -> Result<Option<Holder>, BackendError> {
         let found = self.inspect().await?;
         let Some(holder) = Holder::from_inspection(&found) else { return Ok(None) };
-        let reply = self
-            .view
-            .ask(|terms| scripts::force_release(self.spec.keys(), found.token, terms))
-            .await?;
-        let ended = leasehold_lua::reply::ForceReply::decode(&reply)?.ended;
-        Ok(ended.then_some(holder))
+        loop {
+            let end = |terms| scripts::force_release(self.spec.keys(), found.token, terms);
+            let reply = ForceReply::decode(&self.view.ask(end).await?)?;
+            // A repeat knows the hold that it ended; it goes on with the dead at the head of the queue.
+            if !reply.again {
+                return Ok(reply.ended.then_some(holder));
+            }
+        }
     }
 
     async fn inspect(&self) -> Result<Inspection, BackendError> {
