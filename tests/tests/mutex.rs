@@ -222,18 +222,20 @@ async fn a_release_by_force_passes_over_any_number_of_dead_waiters() {
     let session = session(&server).await;
     let lock = mutex(&session, "a", Options::default().max_wait(20 * SECOND));
     let guard = lock.acquire().await.unwrap();
-    let mut pipeline = redis::pipe();
-    for number in 0..100 {
-        // Members without a deadline: dead.
-        pipeline
-            .zadd("lh1:mutex:{a}:queue", format!("dead-{number}|30000|nobody"), number)
-            .ignore();
-    }
-    let () = pipeline.query_async(&mut server.connection().await).await.unwrap();
     let waiter = lock.clone();
     let waiting = tokio::spawn(async move { waiter.acquire().await });
-    eventually(SECOND, "it waits", async || lock.queue().await.unwrap().length > 0).await;
+    eventually(SECOND, "it waits", async || lock.queue().await.unwrap().length == 1).await;
+    let mut pipeline = redis::pipe();
+    for number in 0..100 {
+        // Before it, and without a deadline: dead.
+        let member = format!("dead-{number}|30000|nobody");
+        pipeline.zadd("lh1:mutex:{a}:queue", member, number).ignore();
+    }
+    let () = pipeline.query_async(&mut server.connection().await).await.unwrap();
+    let began = Instant::now();
     assert!(lock.force_release().await.unwrap().is_some());
-    assert!(waiting.await.unwrap().unwrap().is_held());
+    let next = waiting.await.unwrap().unwrap();
+    assert!(began.elapsed() < SECOND / 2, "by the push and not by a check: {:?}", began.elapsed());
+    next.release().await.unwrap();
     drop(guard);
 }
