@@ -82,9 +82,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "a resend counts twice",
         "if holds_id(id) then return taken() end",
-        "if holds_id(id) then id = 'a15' .. string.sub(id, 4) end",
+        "if holds_id(id) then\n  add_entry(id .. '2', now_ms, note, now_ms + lease_ms)\n  return taken()\nend",
     ),
-    mutant("a resend moves the deadline", "if holds_id(id) then return taken() end", ""),
+    mutant(
+        "a resend moves the deadline",
+        "if holds_id(id) then return taken() end",
+        "if holds_id(id) then\n  add_entry(id, now_ms, note, now_ms + lease_ms)\n  return taken()\nend",
+    ),
     mutant(
         "a further entry does not extend the key",
         "    redis.call('PEXPIREAT', holds, text(deadline))\n  end\nend",
