@@ -138,6 +138,8 @@ impl<'a> Attempt<'a> {
             AcquireReply::Queued { position, check_ms, ticket, now_us, .. } => {
                 self.position = Some(position);
                 self.sampled(answer.sent, now_us);
+                // No later than its own lease: see the pauses of the check.
+                let check_ms = check_ms.min(self.plan.acquisition.lease_ms);
                 let check_at = now().plus(Duration::from_millis(check_ms));
                 if registry.queued(self.plan.uuid(), ticket, check_at) {
                     self.link.shared().poke.notify_one();

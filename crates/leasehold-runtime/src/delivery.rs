@@ -38,6 +38,9 @@ pub(crate) async fn deliver(
     until: Moment,
     mut doubt: impl FnMut(),
 ) -> Result<Delivered, Undelivered> {
+    if Link::check_runtime().is_err() {
+        return Err(Undelivered { error: BackendError::no_runtime(), doubtful: false });
+    }
     let mut pauses = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
     let (mut doubtful, mut hurried, mut read_only) = (false, false, false);
     loop {

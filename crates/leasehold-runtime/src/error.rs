@@ -328,6 +328,11 @@ impl BackendError {
         Self::new(BackendErrorKind::Unreachable, "no answer in time")
     }
 
+    /// The client library would panic outside tokio.
+    pub(crate) fn no_runtime() -> Self {
+        Self::new(BackendErrorKind::Unsupported, "no tokio runtime here")
+    }
+
     /// What kind of thing went wrong.
     pub fn kind(&self) -> BackendErrorKind {
         self.kind

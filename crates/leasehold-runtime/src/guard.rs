@@ -192,8 +192,7 @@ impl<M: Mode> Guard<M> {
         };
         let mut releasing = Releasing { hold: &hold, late, origin: Some(Origin::Dropped) };
         if crate::session::Link::check_runtime().is_err() {
-            let error =
-                BackendError::new(crate::BackendErrorKind::Unsupported, "no tokio runtime here");
+            let error = BackendError::no_runtime();
             return Err(ReleaseError::Backend {
                 name: hold.state().plan.name().clone(),
                 source: error,

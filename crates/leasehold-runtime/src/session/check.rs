@@ -71,7 +71,9 @@ async fn check_chunk(
                 settle(granter, plan, sample, answer);
             }
             shared.sampled(&due.key, sample);
-            next.answered(now().plus(pause(shared, reply.check_ms)));
+            let shortest = chunk.iter().map(|(plan, _)| plan.acquisition.lease_ms).min();
+            let check_ms = reply.check_ms.min(shortest.unwrap_or(u64::MAX));
+            next.answered(now().plus(pause(shared, check_ms)));
             reply.again
         }
         Ok(Err(error)) => {
@@ -95,7 +97,8 @@ fn decode(reply: &Reply, expected: usize) -> Result<CheckReply, String> {
 }
 
 /// The regular pause is jittered downward, so that what started together does not go on in step; the end of a lease is
-/// met exactly.
+/// met exactly. Callers bound it by the waiters' own leases: where those are short, the holds that come before theirs
+/// are too, and nobody tells a waiter of another process when such a hold began.
 fn pause(shared: &Shared, check_ms: u64) -> Duration {
     let pause = Duration::from_millis(check_ms);
     if pause >= shared.settings.check_every {
@@ -116,8 +119,8 @@ fn settle(granter: &Granter, plan: &Arc<Plan>, sample: Sample, answer: &CheckAns
             if deadline.passed() {
                 shared.registry.place(uuid, 0);
                 shared.registry.check_now(uuid);
-            } else if !plan.options().renewed && left_ms < plan.acquisition.lease_ms {
-                // Its push was lost: nobody renews it later, so it gets its full length now.
+            } else if wants_confirmation(shared, plan, left) {
+                // Its push was lost, and its grant has gone on without it.
                 granter.confirm_first(uuid, token);
             } else {
                 granter.grant(uuid, token, deadline);
@@ -128,6 +131,15 @@ fn settle(granter: &Granter, plan: &Arc<Plan>, sample: Sample, answer: &CheckAns
             refuse(granter, plan, AcquireError::TooManyEntries, false);
         }
     }
+}
+
+/// As for a push: less than a third of a grant's lease is not worth running on, and a fixed lease, which nobody renews
+/// later, gets its full length before it is handed out.
+fn wants_confirmation(shared: &Shared, plan: &Plan, left: Duration) -> bool {
+    let lease = plan.options().lease;
+    let whole =
+        if plan.options().renewed { lease.min(shared.settings.grant_lease) / 3 } else { lease };
+    left < whole
 }
 
 /// Tells a waiter that it will not be granted. `stays`: the server may still keep it in its queue, where it would be

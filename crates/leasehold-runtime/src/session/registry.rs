@@ -331,6 +331,11 @@ impl Registry {
         table.check_by(&key, now());
     }
 
+    /// The waiters of this name are to be checked at this moment, if they were not to be earlier.
+    pub(crate) fn check_at(&self, key: &Arc<[u8]>, at: Moment) -> bool {
+        self.table().check_by(key, at)
+    }
+
     /// Every waiter is to be checked at once.
     pub(crate) fn check_all_now(&self) {
         let mut table = self.table();

@@ -272,6 +272,11 @@ impl Granter {
         };
         let Some(orders) = self.orders.upgrade() else { return };
         let link = Link::new(self.shared.clone(), orders);
+        // The others of this process on the name look when this hold ends, should nobody renew it.
+        let key = won.state.plan.spec.slot_key().clone();
+        if self.registry().check_at(&key, won.state.deadline()) {
+            self.shared.poke.notify_one();
+        }
         let hold = arm(link, won.state);
         // Nobody receives: the hold comes back, is dropped here, and thereby released.
         drop(won.tell.send(Outcome::Granted(hold)));
