@@ -4,8 +4,8 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex as Lock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as Lock, OnceLock};
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -184,6 +184,33 @@ pub async fn waiter(
     });
     queued(server, name, standing).await;
     acquired
+}
+
+/// A clock that stands still while the machine does: a virtual machine that is paused for seconds, or
+/// a core that nobody gives us, makes no test late that measures with it. Exact to some 5 ms.
+///
+/// For upper bounds only: what may not come too early is measured with [`Instant`].
+#[must_use]
+pub fn awake() -> Duration {
+    const TICK: Duration = Duration::from_millis(5);
+    static AWAKE_US: OnceLock<Arc<AtomicU64>> = OnceLock::new();
+    let awake = AWAKE_US.get_or_init(|| {
+        let awake = Arc::new(AtomicU64::new(0));
+        let ticked = Arc::clone(&awake);
+        std::thread::spawn(move || {
+            let mut last = Instant::now();
+            loop {
+                std::thread::sleep(TICK);
+                // Ticks that come up to four times too late are the scheduler's usual business.
+                let passed = last.elapsed().min(TICK * 4);
+                last = Instant::now();
+                let passed = u64::try_from(passed.as_micros()).expect("20 ms at the most");
+                ticked.fetch_add(passed, Ordering::Relaxed);
+            }
+        });
+        awake
+    });
+    Duration::from_micros(awake.load(Ordering::Relaxed))
 }
 
 /// How long a thing is done whose length is its subject: `full` with `scripts/test --soak`, else

@@ -497,6 +497,30 @@ async fn b33_a_link_that_breaks_behind_calls_counts_nothing_twice() {
     assert_eq!(keys_left(&server).await, [""; 0]);
 }
 
+/// The same for an adoption: its copies are one entry, with the token of the hold.
+#[tokio::test]
+async fn b33_an_adoption_behind_a_breaking_link_counts_once() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(&server);
+    let (near, far) = (session(&server.url()).await, session(proxy.url()).await);
+    let (first, second) =
+        (mutex(&near, "a", Options::default()), mutex(&far, "a", Options::default()));
+    for _ in 0..rounds(100) {
+        let guard = first.acquire().await.unwrap();
+        let nested = first.by(guard.owner()).acquire().await.unwrap();
+        let (token, owner) = (guard.fencing_token(), guard.detach());
+        proxy.cut_after_request(Pick::next(1).containing("EVALSHA"));
+        let adopted = second.adopt(&owner).await.unwrap();
+        assert_eq!(adopted.fencing_token(), token);
+        assert_eq!(entries(&mut server.connection().await, "a").await.len(), 1);
+        // Its predecessor's nested guard is told, and its release touches nothing.
+        assert_eq!(why(nested.release().await), LostReason::NotOwner);
+        assert!(adopted.is_held());
+        adopted.release().await.unwrap();
+        assert_eq!(keys_left(&server).await, [""; 0]);
+    }
+}
+
 /// The same for waiters: nobody waits twice, nobody is forgotten, and nobody holds beside another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b33_waiters_behind_a_breaking_link_hold_one_at_a_time() {

@@ -2,10 +2,10 @@
 //! mutex's queue shows them. Those whose subject is a bound in time are in `timed_wakeup.rs`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_mutex::{AcquireError, Mutex, Options, Session};
-use leasehold_tests::rig::{connections, kill_connections, waiter};
+use leasehold_tests::rig::{awake, connections, kill_connections, waiter};
 use leasehold_tests::scene::{SOON, hash_of, inboxes, keys, keys_left, mutex, queued, session};
 use leasehold_tests::{FaultProxy, Pick, Server, Worker, eventually, rounds};
 use redis::AsyncCommands;
@@ -21,35 +21,44 @@ fn patient() -> Options {
     Options::default().lease(30 * SECOND).max_wait(MINUTE)
 }
 
+/// A session that takes no pause of the machine for a lost answer.
+async fn unhurried(url: &str) -> Session {
+    let builder = Session::builder(url).expect("a URL").response_timeout(30 * SECOND);
+    builder.connect().await.expect("a session")
+}
+
 /// A release at any moment of an acquire, over a slow link. A wake-up that got lost would show as the
 /// pause until a check (0.75 s and more); a quiet machine stays under 100 ms.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b45_a_release_during_an_acquire_is_not_missed() {
     let server = Server::start();
     let proxy = FaultProxy::to(&server);
-    let (near, far) = (session(&server.url()).await, session(proxy.url()).await);
+    let (near, far) = (unhurried(&server.url()).await, unhurried(proxy.url()).await);
     let (held, wanted) = (mutex(&near, "a", patient()), mutex(&far, "a", patient()));
     proxy.delay(2 * MS + MS / 2);
-    let (mut slowest, mut queued) = (Duration::ZERO, far.statistics().pushed_grants);
-    let mut missed = 0;
+    let mut slowest = Duration::ZERO;
     for round in 0..rounds(1000) {
         let guard = held.acquire().await.unwrap();
         let acquiring = {
             let wanted = wanted.clone();
-            tokio::spawn(async move { (wanted.acquire().await.unwrap(), Instant::now()) })
+            tokio::spawn(async move { wanted.acquire().await.unwrap() })
         };
         tokio::time::sleep(MS / 4 * (round % 32)).await;
-        let released = Instant::now();
-        guard.release().await.unwrap();
-        let (next, at) = acquiring.await.unwrap();
-        let took = at.saturating_duration_since(released);
-        slowest = slowest.max(took);
-        missed += u32::from(took > 600 * MS);
+        let released = awake();
+        // However it ends: released, dropped, ended by force, ended by whoever adopted it.
+        match round % 4 {
+            0 => guard.release().await.unwrap(),
+            1 => drop(guard),
+            2 => drop(wanted.force_release().await.unwrap()),
+            _ => held.adopt(&guard.detach()).await.unwrap().release().await.unwrap(),
+        }
+        let next = acquiring.await.unwrap();
+        slowest = slowest.max(awake() - released);
         next.release().await.unwrap();
     }
-    queued = far.statistics().pushed_grants - queued;
+    let queued = far.statistics().pushed_grants;
     println!("slowest {slowest:?}; {queued} handed over by a push");
-    assert_eq!(missed, 0, "slowest {slowest:?}");
+    assert!(slowest < 600 * MS, "slowest {slowest:?}");
     assert!(queued > u64::from(rounds(1000) / 4), "{queued} did queue");
 }
 
@@ -155,7 +164,7 @@ where
 }
 
 /// A cut inbox comes back, and a server that starts anew is subscribed to again; waiters are checked
-/// at once, not at the next pause. 1 s on a quiet machine, asserted: 3 s, far below the lease.
+/// at once, not at the next pause. 1 s by the table, and 0.5 s for the machine.
 #[tokio::test]
 async fn b50_subscriptions_come_back() {
     let server = Server::start();
@@ -170,13 +179,14 @@ async fn b50_subscriptions_come_back() {
             assert_eq!(kill_connections(&server, "pubsub").await, 2);
         }
         tokio::time::sleep(200 * MS).await;
-        let released = Instant::now();
+        let released = awake();
         // After a restart there is nothing to release: the waiter finds a free lock.
         let outcome = guard.release().await;
         assert!(restart || outcome.is_ok(), "{outcome:?}");
-        let (next, at) = waiting.await.unwrap();
-        println!("restart {restart}: {:?}", at.saturating_duration_since(released));
-        assert!(at.saturating_duration_since(released) < 3 * SECOND);
+        let (next, _) = waiting.await.unwrap();
+        let took = awake() - released;
+        println!("restart {restart}: {took:?}");
+        assert!(took < 1500 * MS, "{took:?}");
         eventually(SOON, "both inboxes are back", async || inboxes(&server).await == 2).await;
         next.release().await.unwrap();
     }
@@ -194,13 +204,13 @@ async fn numbered(
     server: &Server,
     lock: &Mutex,
     waiters: u64,
-) -> mpsc::UnboundedReceiver<(u64, Instant)> {
+) -> mpsc::UnboundedReceiver<(u64, Duration)> {
     let (tell, order) = mpsc::unbounded_channel();
     for number in 1..=waiters {
         let (lock, tell) = (lock.clone(), tell.clone());
         tokio::spawn(async move {
             let guard = lock.acquire().await.expect("a hold");
-            let at = Instant::now();
+            let at = awake();
             guard.release().await.expect("still held");
             tell.send((number, at)).expect("the test listens");
         });
@@ -209,8 +219,8 @@ async fn numbered(
     order
 }
 
-/// Keys that vanish tell nobody: the check finds it within its second (asserted: 3 s, far below the
-/// lease of 60 s). Tickets are remembered by their waiters, so the order outlives the queue.
+/// Keys that vanish tell nobody: the check finds it within its second (asserted: 1.5 s; the lease is
+/// 60 s). Tickets are remembered by their waiters, so the order outlives the queue.
 #[tokio::test]
 async fn b52_waiters_survive_keys_that_vanish() {
     for vanish in ["holds", "holds queue", "holds timeouts", "holds queue timeouts", "everything"] {
@@ -218,7 +228,7 @@ async fn b52_waiters_survive_keys_that_vanish() {
         let (one, two) = (session(&server.url()).await, session(&server.url()).await);
         let _leaked = mutex(&one, "a", patient().lease(MINUTE)).acquire().await.unwrap();
         let mut order = numbered(&server, &mutex(&two, "a", patient()), 5).await;
-        let begin = Instant::now();
+        let begin = awake();
         let (keys, mut connection) = (keys("a"), server.connection().await);
         for (name, key) in
             [("holds", &keys.holds), ("queue", &keys.queue), ("timeouts", &keys.timeouts)]
@@ -237,7 +247,7 @@ async fn b52_waiters_survive_keys_that_vanish() {
             served.push(number);
             if served.len() == 1 {
                 println!("{vanish} vanished: the first after {:?}", at - begin);
-                assert!(at - begin < 3 * SECOND, "{:?}", at - begin);
+                assert!(at - begin < 1500 * MS, "{:?}", at - begin);
             }
         }
         assert_eq!(served, [1, 2, 3, 4, 5], "{vanish} vanished");
@@ -286,10 +296,12 @@ async fn b65_a_killed_crowd_leaves_nothing() {
     // Holds, queues and timeouts; tokens may have ended already.
     assert!(before >= u64::from(3 * names), "{before} keys of {names} names");
     worker.kill();
-    let killed = Instant::now();
+    let killed = awake();
     eventually(SOON, "all of it ends", async || server.dbsize().await == 0).await;
-    println!("{before} keys were gone {:?} after the kill", killed.elapsed());
-    assert!(killed.elapsed() < 6 * SECOND, "{:?}", killed.elapsed());
+    let took = awake() - killed;
+    println!("{before} keys were gone {took:?} after the kill");
+    // The longest of them, and a second, by the table.
+    assert!(took < 4 * SECOND + SECOND / 2, "{took:?}");
 }
 
 /// Leaving the queue is repeated until it is answered, and it moves nobody else: tickets and

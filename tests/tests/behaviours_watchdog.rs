@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_mutex::{Event, Mutex, Options, Session};
 use leasehold_tests::rig::{Monitor, dropped_after, kill_connections, span};
-use leasehold_tests::scene::{SOON, Told, hash_of, keys_left, mutex, session};
+use leasehold_tests::scene::{SOON, Told, hash_of, keys, keys_left, mutex, session};
 use leasehold_tests::{FaultProxy, Server, eventually, rounds};
 use tokio::task::JoinSet;
 
@@ -65,7 +65,38 @@ async fn b01_the_monitor_hears_renewals() {
     eventually(SOON, "it is renewed", renewed).await;
 }
 
+/// Twenty holds are renewed in one call: three whose keys are spoilt do not take the others along,
+/// wherever they stand in it.
+#[tokio::test]
+async fn b04_one_spoilt_hold_harms_no_other() {
+    let server = Server::start();
+    let told = Told::default();
+    let builder = told.by(Session::builder(&server.url()).unwrap());
+    let session = builder.connect().await.unwrap();
+    let mut guards = Vec::new();
+    for number in 0..20 {
+        let options = Options::default().lease(3 * SECOND);
+        guards.push(mutex(&session, &format!("a{number}"), options).acquire().await.unwrap());
+    }
+    let mut connection = server.connection().await;
+    let spoilt = [0, 7, 19];
+    for number in spoilt {
+        let keys = keys(&format!("a{number}"));
+        let set = if number == 7 { keys.gone } else { keys.holds };
+        redis::cmd("SET").arg(&*set).arg("x").exec_async(&mut connection).await.unwrap();
+    }
+    let renewals = session.statistics().renewals;
+    let several = async || session.statistics().renewals >= renewals + 5;
+    eventually(SOON, "they are renewed", several).await;
+    for (number, guard) in guards.iter().enumerate() {
+        // A foreign key beside the hold is no reason to lose it.
+        assert_eq!(guard.is_held(), number != 0 && number != 19, "a{number}");
+    }
+    assert_eq!(told.count(|event| matches!(event, Event::Lost { .. })), 2, "{:?}", told.all());
+}
+
 /// Links that die under the renewals, again and again, and a listener that panics at each failure.
+/// Renewals are due every 2 s, the links live for half a second.
 #[tokio::test]
 async fn b05_the_watchdog_survives_dying_connections_and_panics() {
     let server = Server::start();
@@ -76,7 +107,7 @@ async fn b05_the_watchdog_survives_dying_connections_and_panics() {
         assert!(!matches!(event, Event::RenewalFailed { .. }), "a panic that the test wants");
     });
     let session = builder.connect().await.unwrap();
-    let lock = mutex(&session, "a", Options::default().lease(3 * SECOND));
+    let lock = mutex(&session, "a", Options::default().lease(6 * SECOND));
     let guard = lock.acquire().await.unwrap();
     let mut renewals = session.statistics().renewals;
     for _ in 0..span(10 * SECOND, 3 * SECOND).as_millis() / 500 {
@@ -90,7 +121,7 @@ async fn b05_the_watchdog_survives_dying_connections_and_panics() {
         eventually(SOON, "renewals go on", grow).await;
         renewals = session.statistics().renewals;
     }
-    assert!(guard.is_held() && guard.remaining() > SECOND, "{:?} left", guard.remaining());
+    assert!(guard.is_held() && guard.remaining() > 2 * SECOND, "{:?} left", guard.remaining());
     guard.release().await.unwrap();
     assert_eq!(losses.load(Ordering::Relaxed), 0);
 }
