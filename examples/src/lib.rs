@@ -3,6 +3,8 @@
 //! * `quickstart` (`src/bin/quickstart.rs`): take a lock, use its fencing token, release, shut down. Read it first.
 //! * `flash_sale` (`src/bin/flash_sale.rs`, run by `scripts/demo`): a shop sells too little stock to too many orders, by
 //!   several processes at once: without a lock, with one, and with a worker that is frozen while it holds one.
+//! * `long_job` (`src/bin/long_job.rs`): a hold far longer than its lease, and what to do when it is lost.
+//! * `adopt` (`src/bin/adopt.rs`): a job that one process begins and another goes on with, under the same hold.
 //!
 //! The flash sale from the inside out: [`orders`] is what is ordered, [`shop`] the database with its fencing check,
 //! [`worker`] a process that sells (**the part to copy from**), [`scenario`] what the three runs differ in, [`run`] the
