@@ -70,6 +70,13 @@ impl Moment {
     }
 }
 
+/// Nothing is due.
+impl Default for Moment {
+    fn default() -> Self {
+        Self::NEVER
+    }
+}
+
 /// Sleeps until a moment of this clock.
 pub(crate) async fn sleep_until(moment: Moment) {
     // tokio's timer counts whole milliseconds and rounds up: never early, at most one late.

@@ -64,6 +64,8 @@ struct Table {
     tracked: HashMap<Uuid, Tracked>,
     groups: HashMap<Arc<[u8]>, Group>,
     checks: BTreeSet<(Moment, Arc<[u8]>)>,
+    /// The thread wakes by then, whatever has left since: only what is due earlier has to wake it.
+    wakes_by: Moment,
 }
 
 /// See the module.
@@ -140,7 +142,7 @@ impl Registry {
     }
 
     /// It stands in the queue: it joins the group of its name, whose check is due at `check_at` or earlier. Answers
-    /// whether that is earlier than anything known.
+    /// whether the thread has to wake earlier than it knew.
     pub(crate) fn queued(&self, uuid: Uuid, ticket: u64, check_at: Moment) -> bool {
         let mut table = self.table();
         let Some(tracked) = table.tracked.get_mut(&uuid) else { return false };
@@ -255,9 +257,11 @@ impl Registry {
         remaining
     }
 
-    /// When the next check is due.
+    /// When the next check is due. The thread asks before it sleeps, and wakes by then.
     pub(crate) fn next_check(&self) -> Moment {
-        self.table().checks.first().map_or(Moment::NEVER, |(at, _)| *at)
+        let mut table = self.table();
+        table.wakes_by = table.checks.first().map_or(Moment::NEVER, |(at, _)| *at);
+        table.wakes_by
     }
 
     /// Takes the groups whose check is due. Each is left alone until [`checked`](Self::checked).
@@ -385,7 +389,7 @@ impl Table {
         }
     }
 
-    /// Brings a group's check forward; answers whether it is now the first of all.
+    /// Brings a group's check forward; answers whether the thread has to wake earlier than it knew.
     fn check_by(&mut self, key: &Arc<[u8]>, at: Moment) -> bool {
         let Some(group) = self.groups.get_mut(key) else { return false };
         if group.checking {
@@ -398,7 +402,7 @@ impl Table {
         self.checks.remove(&(group.check_at, key.clone()));
         group.check_at = at;
         self.checks.insert((at, key.clone()));
-        self.checks.first().is_some_and(|(first, _)| *first == at)
+        at < self.wakes_by
     }
 }
 
@@ -455,6 +459,22 @@ mod tests {
         }
         let due = registry.due_checks();
         (registry, due)
+    }
+
+    #[test]
+    fn the_thread_is_woken_for_what_is_due_before_it_wakes_by_itself_only() {
+        let registry = waiting(1).0;
+        let at = now().plus(Duration::from_secs(1));
+        assert_eq!(registry.next_check(), Moment::NEVER, "the only check is under way");
+        let mut table = registry.table();
+        let key: Arc<[u8]> = Arc::from(&b"key"[..]);
+        table.groups.get_mut(&key).unwrap().checking = false;
+        table.groups.get_mut(&key).unwrap().check_at = Moment::NEVER;
+        assert!(table.check_by(&key, at), "it would sleep for ever");
+        drop(table);
+        assert_eq!(registry.next_check(), at);
+        assert!(!registry.table().check_by(&key, at), "it wakes then");
+        assert!(registry.table().check_by(&key, now()));
     }
 
     #[test]

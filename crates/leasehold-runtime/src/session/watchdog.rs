@@ -31,6 +31,8 @@ struct Watched {
 struct Wheel {
     watched: HashMap<Uuid, Watched>,
     due: BTreeSet<(Moment, Uuid)>,
+    /// The thread wakes by then, whatever has left since: only what is due earlier has to wake it.
+    wakes_by: Moment,
 }
 
 /// See the module.
@@ -84,7 +86,7 @@ impl Watchdog {
         };
         watched.at = watched.next();
         let mut wheel = self.wheel();
-        let earlier = wheel.due.first().is_none_or(|(first, _)| watched.at < *first);
+        let earlier = watched.at < wheel.wakes_by;
         wheel.due.insert((watched.at, state.plan.uuid()));
         wheel.watched.insert(state.plan.uuid(), watched);
         earlier
@@ -98,9 +100,11 @@ impl Watchdog {
         }
     }
 
-    /// When something is due next.
+    /// When something is due next. The thread asks before it sleeps, and wakes by then.
     pub(crate) fn next(&self) -> Moment {
-        self.wheel().due.first().map_or(Moment::NEVER, |(at, _)| *at)
+        let mut wheel = self.wheel();
+        wheel.wakes_by = wheel.due.first().map_or(Moment::NEVER, |(at, _)| *at);
+        wheel.wakes_by
     }
 
     /// Does what is due: ends what is over, tells what is held long, and answers what is to be renewed. Events are told
@@ -157,7 +161,7 @@ impl Watchdog {
 
     fn reschedule(&self, uuid: Uuid, change: impl FnOnce(&mut Watched)) {
         let mut wheel = self.wheel();
-        let Wheel { watched, due } = &mut *wheel;
+        let Wheel { watched, due, .. } = &mut *wheel;
         let Some(watched) = watched.get_mut(&uuid) else { return };
         due.remove(&(watched.at, uuid));
         watched.renewing = false;
