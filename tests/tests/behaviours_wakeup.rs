@@ -202,11 +202,11 @@ async fn b50_subscriptions_come_back() {
 /// Waiters numbered in the order in which they queued; they tell their number, and when they held.
 async fn numbered(
     server: &Server,
-    lock: &Mutex,
+    locks: &[Mutex],
     waiters: u64,
 ) -> mpsc::UnboundedReceiver<(u64, Duration)> {
     let (tell, order) = mpsc::unbounded_channel();
-    for number in 1..=waiters {
+    for (number, lock) in (1..=waiters).zip(locks.iter().cycle()) {
         let (lock, tell) = (lock.clone(), tell.clone());
         tokio::spawn(async move {
             let guard = lock.acquire().await.expect("a hold");
@@ -220,14 +220,14 @@ async fn numbered(
 }
 
 /// Keys that vanish tell nobody: the check finds it within its second (asserted: 1.5 s; the lease is
-/// 60 s). Tickets are remembered by their waiters, so the order outlives the queue.
+/// 60 s).
 #[tokio::test]
 async fn b52_waiters_survive_keys_that_vanish() {
     for vanish in ["holds", "holds queue", "holds timeouts", "holds queue timeouts", "everything"] {
         let server = Server::start();
         let (one, two) = (session(&server.url()).await, session(&server.url()).await);
         let _leaked = mutex(&one, "a", patient().lease(MINUTE)).acquire().await.unwrap();
-        let mut order = numbered(&server, &mutex(&two, "a", patient()), 5).await;
+        let mut order = numbered(&server, &[mutex(&two, "a", patient())], 5).await;
         let begin = awake();
         let (keys, mut connection) = (keys("a"), server.connection().await);
         for (name, key) in
@@ -251,6 +251,39 @@ async fn b52_waiters_survive_keys_that_vanish() {
             }
         }
         assert_eq!(served, [1, 2, 3, 4, 5], "{vanish} vanished");
+    }
+}
+
+/// Tickets are remembered by their waiters: with the holder still there, the order outlives the queue
+/// (I10), whichever process comes back first.
+#[tokio::test]
+async fn b52_the_order_outlives_the_queue() {
+    for vanish in ["queue", "timeouts", "queue timeouts"] {
+        let server = Server::start();
+        let (one, two) = (session(&server.url()).await, session(&server.url()).await);
+        let guard = mutex(&one, "a", patient()).acquire().await.unwrap();
+        let locks = [&two, &one].map(|session| mutex(session, "a", patient()));
+        let mut order = numbered(&server, &locks, 6).await;
+        let (keys, mut connection) = (keys("a"), server.connection().await);
+        let before = tickets(&server).await;
+        for (name, key) in [("queue", &keys.queue), ("timeouts", &keys.timeouts)] {
+            if vanish.contains(name) {
+                assert_eq!(connection.del(&**key).await, Ok(1), "{name}");
+            }
+        }
+        let back = async || {
+            let fields: Vec<String> = connection.hkeys(&*keys.timeouts).await.unwrap();
+            // Beside the waiters there may be the field with the last ticket.
+            let waiters = fields.iter().filter(|field| *field != "#").count();
+            waiters == 6 && tickets(&server).await.len() == 6
+        };
+        eventually(SOON, "all are back", back).await;
+        assert_eq!(tickets(&server).await, before, "{vanish} vanished");
+        guard.release().await.unwrap();
+        for number in 1..=6 {
+            let next = tokio::time::timeout(SOON, order.recv()).await;
+            assert_eq!(next.unwrap().unwrap().0, number, "{vanish} vanished");
+        }
     }
 }
 
