@@ -171,7 +171,6 @@ async fn b50_subscriptions_come_back() {
     let server = Server::start();
     let (one, two) = (session(&server.url()).await, session(&server.url()).await);
     let (held, wanted) = (mutex(&one, "a", patient()), mutex(&two, "a", patient()));
-    // Also a release that finds no inbox: it takes the waiter for dead, and the lock lies there free.
     for (restart, pause) in [(false, 0), (false, 200), (true, 200), (false, 0), (false, 5)] {
         let guard = held.acquire().await.unwrap();
         let waiting = waiter(&server, &wanted, "a", 1).await;
@@ -199,6 +198,36 @@ async fn b50_subscriptions_come_back() {
     guard.release().await.unwrap();
     drop(waiting.await.unwrap());
     assert_eq!(two.statistics().pushed_grants, pushed + 1);
+}
+
+/// A release that finds no inbox takes the waiter for dead, and the lock lies there free: while its
+/// inbox is down, a session asks often (DESIGN: each 10 ms to 200 ms), and at once when it is up again.
+#[tokio::test]
+async fn b50_a_release_that_finds_no_inbox_is_soon_followed() {
+    for comes_back in [false, true] {
+        let server = Server::start();
+        let proxy = FaultProxy::to(&server);
+        let (near, far) = (session(&server.url()).await, session(proxy.url()).await);
+        let guard = mutex(&near, "a", patient()).acquire().await.unwrap();
+        let waiting = waiter(&server, &mutex(&far, "a", patient()), "a", 1).await;
+        proxy.refuse(true);
+        if comes_back {
+            // Its other connections too: it cannot ask either.
+            proxy.cut();
+        } else {
+            kill_connections(&server, "pubsub").await;
+        }
+        eventually(SOON, "only one inbox is left", async || inboxes(&server).await == 1).await;
+        let released = awake();
+        guard.release().await.unwrap();
+        proxy.refuse(!comes_back);
+        let (next, _) = waiting.await.unwrap();
+        let took = awake() - released;
+        println!("comes back: {comes_back}; served after {took:?}");
+        assert_eq!(far.statistics().pushed_grants, 0, "the release found an inbox");
+        assert!(took < 600 * MS, "{took:?}");
+        next.release().await.unwrap();
+    }
 }
 
 /// Waiters numbered in the order in which they queued; they tell their number, and when they held.
