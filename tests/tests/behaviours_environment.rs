@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -86,12 +87,20 @@ async fn loses_a_key(server: &Server, session: &Session, which: usize, used: Use
 
 #[tokio::test]
 async fn b90_a_lock_recovers_from_the_loss_of_any_of_its_keys() {
-    let server = Server::start();
+    let server = Rc::new(Server::start());
     let session = session(&server.url()).await;
-    let trials =
-        (0..5).flat_map(|which| [Use::Idle, Use::Held, Use::Queued].map(|used| (which, used)));
-    for (which, used) in trials {
-        loses_a_key(&server, &session, which, used).await;
+    let trials = tokio::task::LocalSet::new();
+    let mut all = Vec::new();
+    for which in 0..5 {
+        for used in [Use::Idle, Use::Held, Use::Queued] {
+            let (server, session) = (server.clone(), session.clone());
+            let trial = async move { loses_a_key(&server, &session, which, used).await };
+            all.push(trials.spawn_local(trial));
+        }
+    }
+    trials.await;
+    for trial in all {
+        trial.await.unwrap();
     }
     eventually(SOON, "nothing stays", async || session.statistics().tracked == 0).await;
 }

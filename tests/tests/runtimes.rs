@@ -179,34 +179,41 @@ async fn two_sessions_in_one_process_are_two_clients() {
 }
 
 /// B10's sibling over both kinds of runtime: every worker blocks for three leases.
+fn holds_outlast(runtime: &Runtime) {
+    let server = Server::start();
+    let session = runtime.block_on(session(&server.url()));
+    let names = ["a", "b"];
+    let guards = runtime.block_on(async {
+        let mut guards = Vec::new();
+        for name in names {
+            let lock = mutex(&session, name, Options::default().lease(900 * MS));
+            guards.push(lock.acquire().await.expect("in time"));
+        }
+        guards
+    });
+    let sampler = PttlSampler::of_holds(&server, names, 10 * MS);
+    let begin = Instant::now();
+    runtime.block_on(async {
+        let blocked: Vec<_> =
+            (0..2).map(|_| tokio::spawn(async { std::thread::sleep(2700 * MS) })).collect();
+        for worker in blocked {
+            worker.await.expect("in time");
+        }
+    });
+    assert!(begin.elapsed() >= 2700 * MS && guards.iter().all(leasehold_mutex::Guard::is_held));
+    let seen = sampler.stop();
+    assert_eq!((seen.absent, seen.endless), (0, 0), "{seen:?}");
+    runtime.block_on(async { session.shutdown(SOON).await.expect("in time") });
+}
+
 #[test]
-fn holds_outlast_runtimes_whose_workers_are_all_blocked() {
-    for runtime in [current_thread(), multi_thread(2)] {
-        let server = Server::start();
-        let session = runtime.block_on(session(&server.url()));
-        let names = ["a", "b"];
-        let guards = runtime.block_on(async {
-            let mut guards = Vec::new();
-            for name in names {
-                let lock = mutex(&session, name, Options::default().lease(900 * MS));
-                guards.push(lock.acquire().await.unwrap());
-            }
-            guards
-        });
-        let sampler = PttlSampler::of_holds(&server, names, 10 * MS);
-        let begin = Instant::now();
-        runtime.block_on(async {
-            let blocked: Vec<_> =
-                (0..2).map(|_| tokio::spawn(async { std::thread::sleep(2700 * MS) })).collect();
-            for worker in blocked {
-                worker.await.unwrap();
-            }
-        });
-        assert!(begin.elapsed() >= 2700 * MS && guards.iter().all(leasehold_mutex::Guard::is_held));
-        let seen = sampler.stop();
-        assert_eq!((seen.absent, seen.endless), (0, 0), "{seen:?}");
-        runtime.block_on(async { session.shutdown(SOON).await.unwrap() });
-    }
+fn holds_outlast_a_blocked_current_thread_runtime() {
+    holds_outlast(&current_thread());
+}
+
+#[test]
+fn holds_outlast_a_runtime_whose_workers_are_all_blocked() {
+    holds_outlast(&multi_thread(2));
 }
 
 /// With a shutdown nothing is left; without one the hold ends with its lease (I9, I20). How both look
