@@ -4,7 +4,7 @@
 //!   clock can be shifted ([`ServerClock`]).
 //! - [`FaultProxy`]: a link between a client and a server that delays, loses and breaks what is
 //!   asked for, command by command.
-//! - [`conformance`]: one suite over anything that can be held.
+//! - [`mod@conformance`]: one suite over anything that can be held.
 //! - [`fake`]: a server that answers what a test has written, and an address whose server changes.
 //! - [`history`]: checks that holds did not overlap and that their tokens grew.
 //! - [`Worker`]: a process that locks, to be killed and frozen.
@@ -41,3 +41,8 @@ pub use proxy::{FaultProxy, Pick};
 pub use server::{CommandCalls, Server, ServerBuilder};
 pub use soak::rounds;
 pub use worker::Worker;
+
+/// The examples of the README are tests; it stands outside every package that is published.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

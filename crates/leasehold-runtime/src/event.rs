@@ -19,8 +19,8 @@ pub enum Event {
         /// How many in a row.
         failures: u32,
     },
-    /// A renewal came back later than a third of the lease after it was due: the machine or the network is too slow
-    /// for this lease.
+    /// A renewal came back later than a third of the lease after it was due: this process does not get the processor in
+    /// time. (A slow network shows as [`RenewalFailed`](Self::RenewalFailed): no renewal is waited for so long.)
     Late {
         /// The lock.
         name: Name,

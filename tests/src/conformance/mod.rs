@@ -5,7 +5,7 @@
 //! [`Holdable`] (what is taken) and a [`Site`] (where its server comes from), so the next primitive,
 //! or the next topology, runs all of them unchanged:
 //!
-//! ```ignore
+//! ```text
 //! leasehold_tests::conformance!(Standalone, Mutex: held, exclusive, reentrant, fifo);
 //! ```
 //!
