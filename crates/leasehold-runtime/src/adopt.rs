@@ -11,7 +11,7 @@ use crate::delivery::deliver;
 use crate::engine::{Acquisition, Plan};
 use crate::error::{AdoptError, BackendError, Lost, LostReason};
 use crate::hold::Hold;
-use crate::session::{Link, Origin, arm, reason};
+use crate::session::{Link, Origin, arm};
 
 /// Sends the adoption until it is answered or the response timeout is over. It never creates a hold; if it is given up
 /// after it may have run, the thread ends what it made.
@@ -55,7 +55,7 @@ pub(crate) async fn adopt(
             if !answer.doubtful {
                 registry.forget(plan.uuid());
             }
-            Err(lost(reason(why)).into())
+            Err(lost(LostReason::of(why)).into())
         }
         AdoptReply::Cancelled => Err(lost(LostReason::Shutdown).into()),
     }

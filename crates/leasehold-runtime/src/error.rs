@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use leasehold_lua::reply::Why;
+
 use crate::holder::Holder;
 use crate::name::Name;
 
@@ -153,6 +155,17 @@ pub enum LostReason {
     Unreachable,
     /// The session was shut down.
     Shutdown,
+}
+
+impl LostReason {
+    /// Why a hold is not held, as a script says it.
+    pub(crate) fn of(why: Why) -> Self {
+        match why {
+            Why::Absent => Self::Expired,
+            Why::OtherHolder => Self::NotOwner,
+            Why::Forced => Self::ForceReleased,
+        }
+    }
 }
 
 impl fmt::Display for LostReason {

@@ -20,7 +20,7 @@ use crate::holder::Trace;
 use crate::name::Name;
 use crate::options::{check_lease, whole_ms};
 use crate::owner::Owner;
-use crate::session::{Origin, reason};
+use crate::session::Origin;
 use crate::token::FencingToken;
 
 /// What a hold allows. The marker types live in the primitives' crates.
@@ -149,7 +149,7 @@ impl<M: Mode> Guard<M> {
                 Ok(())
             }
             Some(RenewReply::NotHeld { why }) => {
-                let reason = reason(*why);
+                let reason = LostReason::of(*why);
                 state.lose(reason);
                 Err(state.loss(reason).into())
             }
@@ -277,7 +277,7 @@ impl Releasing<'_> {
         match reply {
             ReleaseReply::Released { .. } | ReleaseReply::Left { .. } => Ok(()),
             ReleaseReply::NotHeld { why, .. } if !doubtful => {
-                let reason: LostReason = reason(*why);
+                let reason = LostReason::of(*why);
                 events.emit(&Event::ReleaseLost { name, reason });
                 Err(state.loss(reason).into())
             }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use leasehold_lua::Reply;
 use leasehold_lua::reply::{CheckAnswer, CheckReply};
 
+use super::grant::Granter;
 use super::link::Shared;
 use super::registry::{DueCheck, Outcome};
-use super::thread::Granter;
 use crate::backend::Failure;
 use crate::clock::{Moment, Sample, jittered, now};
 use crate::engine::Plan;

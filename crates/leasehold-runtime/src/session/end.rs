@@ -6,25 +6,12 @@ use std::time::Duration;
 use leasehold_lua::reply::ReleaseReply;
 use leasehold_lua::{Call, Reply};
 
-use super::link::Shared;
-use super::renewal::reason;
+use super::link::{Origin, Shared};
 use crate::backend::Failure;
 use crate::clock::{Backoff, Moment, now, sleep_until};
 use crate::engine::Plan;
+use crate::error::LostReason;
 use crate::event::Event;
-
-/// Why an acquisition is ended by the thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// A guard was dropped, or its release was: what comes of it is told as an event.
-    Dropped,
-    /// Its loss was told already: nothing to tell.
-    Lost,
-    /// It never became a guard: nothing to tell, and no shortest hold to keep.
-    Unheld,
-    /// The release was answered, but the script wants to be called again.
-    Unsettled,
-}
 
 /// Sends the end until it is answered, or until whatever might still be there has ended by itself: a hold with its lease,
 /// a waiter with its deadline and the grant that it may get until then. Answers whether it was answered.
@@ -112,7 +99,7 @@ fn tell(shared: &Shared, plan: &Plan, outcome: &Outcome) {
     match &outcome.reply {
         Some(ReleaseReply::Released { .. } | ReleaseReply::Left { .. }) => {}
         Some(ReleaseReply::NotHeld { why, .. }) if !outcome.doubtful => {
-            shared.events.emit(&Event::ReleaseLost { name, reason: reason(*why) });
+            shared.events.emit(&Event::ReleaseLost { name, reason: LostReason::of(*why) });
         }
         Some(ReleaseReply::NotHeld { .. }) | None => {
             shared.events.emit(&Event::ReleaseUnknown { name })

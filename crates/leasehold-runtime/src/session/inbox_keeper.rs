@@ -7,8 +7,8 @@ use std::time::Duration;
 use leasehold_lua::wire::Push;
 use tokio::sync::{mpsc, oneshot};
 
+use super::grant::Granter;
 use super::link::Shared;
-use super::thread::Granter;
 use crate::backend::{Failure, InboxEvent, Subscription};
 use crate::clock::{Backoff, random};
 use crate::error::{BackendErrorKind, ConfigError};

@@ -9,7 +9,6 @@ use leasehold_lua::Terms;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::Statistics;
-use super::end::Origin;
 use super::registry::Registry;
 use super::watchdog::Watchdog;
 use crate::backend::{Backend, Commands, Failure, Lane, Timeouts};
@@ -78,6 +77,19 @@ pub(crate) struct Counters {
     pub(crate) checks: AtomicU64,
     pub(crate) renewals: AtomicU64,
     pub(crate) pushed_grants: AtomicU64,
+}
+
+/// Why an acquisition is ended by the thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A guard was dropped, or its release was: what comes of it is told as an event.
+    Dropped,
+    /// Its loss was told already: nothing to tell.
+    Lost,
+    /// It never became a guard: nothing to tell, and no shortest hold to keep.
+    Unheld,
+    /// The release was answered, but the script wants to be called again.
+    Unsettled,
 }
 
 /// What the thread is asked to do.

@@ -3,6 +3,7 @@
 mod builder;
 mod check;
 mod end;
+mod grant;
 mod inbox_keeper;
 mod link;
 mod preflight;
@@ -15,12 +16,10 @@ use std::fmt;
 use std::time::Duration;
 
 pub use builder::SessionBuilder;
-pub(crate) use end::Origin;
-pub(crate) use link::{Identity, Link};
+pub(crate) use grant::arm;
+pub(crate) use link::{Identity, Link, Origin};
 pub use preflight::{Finding, Preflight, Severity, Subject};
 pub(crate) use registry::Outcome;
-pub(crate) use renewal::reason;
-pub(crate) use thread::arm;
 
 use crate::error::{ConfigError, ShutdownError};
 

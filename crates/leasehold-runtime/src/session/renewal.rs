@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold_lua::Call;
-use leasehold_lua::reply::{RenewReply, Why};
+use leasehold_lua::reply::RenewReply;
 
 use super::link::Shared;
 use super::watchdog::Renewal;
@@ -93,7 +93,7 @@ fn settle(shared: &Shared, renewal: &Renewal, sent: Moment, answer: &RenewReply)
         RenewReply::NotHeld { why } => {
             // A release that overtook this renewal is no loss: `lose` passes over what was released.
             shared.watchdog.disarm(state.plan.uuid());
-            state.lose(reason(*why));
+            state.lose(LostReason::of(*why));
         }
         RenewReply::Refused { error } if error.contains("WRONGTYPE") => {
             shared.watchdog.disarm(state.plan.uuid());
@@ -115,15 +115,6 @@ fn late(shared: &Shared, renewal: &Renewal) {
     let by = now().since(renewal.due_at);
     if by > renewal.state.plan.options().lease / 3 {
         shared.events.emit(&Event::Late { name: renewal.state.plan.name().clone(), by });
-    }
-}
-
-/// Why a hold is not held, as its user is told.
-pub(crate) fn reason(why: Why) -> LostReason {
-    match why {
-        Why::Absent => LostReason::Expired,
-        Why::OtherHolder => LostReason::NotOwner,
-        Why::Forced => LostReason::ForceReleased,
     }
 }
 
