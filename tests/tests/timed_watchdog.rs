@@ -4,9 +4,11 @@
 //! Bounds are those of the table where they are the subject (`is_held`, the end of a key); where a
 //! quiet machine is meant the test states its margin.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold_mutex::{Event, Guard, LostReason, Mutex, Options, ReleaseError, Session};
+use leasehold_mutex::{Event, Guard, LostReason, Options, ReleaseError, Session};
 use leasehold_tests::rig::{PttlSampler, kill_connections, span, waiter};
 use leasehold_tests::scene::{SOON, Told, keys, keys_left, mutex, session};
 use leasehold_tests::{Server, eventually};
@@ -167,8 +169,8 @@ async fn b09_many_leases_are_renewed_in_few_calls() {
 #[tokio::test]
 async fn b09_a_round_that_is_late_is_told() {
     let server = Server::start();
-    let (told, blocked) = (std::sync::Arc::new(std::sync::Mutex::new(Vec::new())), 2200 * MS);
-    let heard = std::sync::Arc::clone(&told);
+    let (told, blocked) = (Arc::new(std::sync::Mutex::new(Vec::new())), 2200 * MS);
+    let heard = Arc::clone(&told);
     let builder = Session::builder(&server.url()).unwrap().on_event(move |event| {
         if matches!(event, Event::InboxDown) {
             std::thread::sleep(blocked);
@@ -212,13 +214,15 @@ fn b10_renewals_go_on_while_all_workers_are_blocked() {
     });
     quiet.block_on(leasehold_tests::scene::queued(&server, "c", 1));
     let blocked = span(4 * SECOND, 2500 * MS);
+    let blocking = Arc::new(AtomicU32::new(0));
     let tasks = ["a", "b"].map(|name| {
-        let lock = mutex(&there, name, options.clone());
-        busy.spawn(blocks_its_worker(lock, blocked))
+        let guard = busy.block_on(mutex(&there, name, options.clone()).acquire()).unwrap();
+        // From outside, so that each worker takes one of them.
+        busy.spawn(blocks_its_worker(guard, blocked, Arc::clone(&blocking)))
     });
     quiet.block_on(async {
-        let both = async || there.statistics().watched == 2;
-        eventually(SOON, "both hold", both).await;
+        let both = async || blocking.load(Ordering::SeqCst) == 2;
+        eventually(SOON, "both workers are blocked", both).await;
         let sampler = PttlSampler::of_holds(&server, ["a", "b", "c"], 10 * MS);
         handed_over.release().await.unwrap();
         tokio::time::sleep(blocked - 500 * MS).await;
@@ -234,8 +238,8 @@ fn b10_renewals_go_on_while_all_workers_are_blocked() {
     });
 }
 
-async fn blocks_its_worker(lock: Mutex, blocked: Duration) -> bool {
-    let guard = lock.acquire().await.expect("a hold");
+async fn blocks_its_worker(guard: Guard, blocked: Duration, blocking: Arc<AtomicU32>) -> bool {
+    blocking.fetch_add(1, Ordering::SeqCst);
     std::thread::sleep(blocked);
     let held = guard.is_held();
     guard.release().await.expect("still held");
