@@ -103,12 +103,24 @@ impl FaultProxy {
         self.shared.state().faults.cut_after_request = of;
     }
 
+    /// Closes the link in the middle of each of these commands' replies: they run on the server, and
+    /// the client gets the first half.
+    pub fn cut_mid_reply(&self, of: Pick) {
+        self.shared.state().faults.cut_mid_reply = of;
+    }
+
     /// Loses everything in both directions, the closing of connections included; none is closed.
     ///
     /// A link that has lost something stays silent in that direction when the hole ends (TCP skips
     /// no bytes); others, and new ones, work again.
     pub fn black_hole(&self, on: bool) {
-        self.shared.state().faults.black_hole = on;
+        self.black_hole_ways(on, on);
+    }
+
+    /// As [`FaultProxy::black_hole`], for each direction by itself: what clients send, and what the
+    /// server answers and pushes.
+    pub fn black_hole_ways(&self, requests: bool, answers: bool) {
+        self.shared.state().faults.black_hole = BlackHole { requests, answers };
         self.shared.changed.notify_all();
     }
 
@@ -203,8 +215,16 @@ struct Faults {
     drop_replies: Pick,
     replace_replies: (Pick, String),
     cut_after_request: Pick,
-    black_hole: bool,
+    cut_mid_reply: Pick,
+    black_hole: BlackHole,
     refuse: bool,
+}
+
+/// Which direction is swallowed.
+#[derive(Clone, Copy, Debug, Default)]
+struct BlackHole {
+    requests: bool,
+    answers: bool,
 }
 
 #[derive(Debug, Default)]
@@ -223,7 +243,8 @@ impl Shared {
             drop_replies: Pick::none(),
             replace_replies: (Pick::none(), String::new()),
             cut_after_request: Pick::none(),
-            black_hole: false,
+            cut_mid_reply: Pick::none(),
+            black_hole: BlackHole::default(),
             refuse: false,
         };
         let counts = Counts::default();
@@ -246,9 +267,9 @@ impl Shared {
         self.state().links.iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn wait_for_the_end_of_a_black_hole(&self) {
+    fn wait_for_the_end_of_a_black_hole(&self, way: fn(BlackHole) -> bool) {
         let state = self.state();
-        let swallows = |state: &mut State| state.faults.black_hole && !state.stopping;
+        let swallows = |state: &mut State| way(state.faults.black_hole) && !state.stopping;
         drop(self.changed.wait_while(state, swallows).expect("no panic inside"));
     }
 }

@@ -100,6 +100,33 @@ async fn link_is_cut_after_the_request_was_delivered() {
 }
 
 #[tokio::test]
+async fn link_is_cut_in_the_middle_of_a_reply() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(&server);
+    let mut connection = proxy.connection().await;
+    proxy.cut_mid_reply(Pick::next(1).containing("INCRBY"));
+    let error = incr(&mut connection).await.unwrap_err();
+    assert!(error.is_unrecoverable_error() && !error.is_timeout(), "{error:?}");
+    assert_eq!(count(&server).await, Some(1), "the command ran");
+    assert_eq!(incr(&mut proxy.connection().await).await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn black_hole_of_one_way_leaves_the_other() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(&server);
+    let (mut asking, mut telling) = (proxy.connection().await, proxy.connection().await);
+    proxy.black_hole_ways(false, true);
+    assert!(incr(&mut asking).await.unwrap_err().is_timeout());
+    assert_eq!(count(&server).await, Some(1), "the request arrived");
+    proxy.black_hole_ways(true, false);
+    assert!(incr(&mut telling).await.unwrap_err().is_timeout());
+    assert_eq!(count(&server).await, Some(1), "the request did not arrive");
+    proxy.black_hole(false);
+    assert_eq!(incr(&mut proxy.connection().await).await.unwrap(), 2);
+}
+
+#[tokio::test]
 async fn black_hole_swallows_both_ways_and_closes_nothing() {
     let server = Server::start();
     let proxy = FaultProxy::to(&server);

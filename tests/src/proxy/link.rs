@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Instant;
 
 use super::resp::{first_word, value_len, word_count};
-use super::{Faults, Shared};
+use super::{BlackHole, Faults, Shared};
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -41,6 +41,8 @@ enum Fate {
     /// reply in its place would take it for this one.
     Lost,
     ReplacedBy(String),
+    /// Half of it arrives, then the link ends.
+    Torn,
 }
 
 /// A command on its way to the server.
@@ -55,6 +57,7 @@ struct Request {
 struct Answer {
     due: Instant,
     bytes: Vec<u8>,
+    then_cut: bool,
 }
 
 impl Link {
@@ -116,14 +119,14 @@ impl Link {
         let mut queue = Queue::of(requests);
         let mut lost = false;
         while let Some(batch) = queue.next_due(|request| request.due) {
-            lost |= self.in_black_hole();
+            lost |= self.in_black_hole(requests_of);
             if !lost && !self.send(batch) {
                 break;
             }
         }
         // Only this half: the server still handles what it got, and its replies are read to the
         // end, since unread ones would turn the close into a reset.
-        self.shared.wait_for_the_end_of_a_black_hole();
+        self.shared.wait_for_the_end_of_a_black_hole(requests_of);
         self.server.shutdown(Shutdown::Write).ok();
     }
 
@@ -147,9 +150,10 @@ impl Link {
     fn read_answers(&self, answers: &Sender<Answer>) {
         let mut silent = false;
         each_value(&self.server, |value| {
-            let bytes = match self.fate(value) {
-                Fate::Arrives => value.to_vec(),
-                Fate::ReplacedBy(reply) => reply.into_bytes(),
+            let (bytes, then_cut) = match self.fate(value) {
+                Fate::Arrives => (value.to_vec(), false),
+                Fate::ReplacedBy(reply) => (reply.into_bytes(), false),
+                Fate::Torn => (value[..value.len() / 2].to_vec(), true),
                 Fate::Skipped => return,
                 Fate::Lost => {
                     silent = true;
@@ -159,7 +163,7 @@ impl Link {
             };
             if !silent {
                 let due = Instant::now() + self.shared.state().faults.delay;
-                answers.send(Answer { due, bytes }).ok();
+                answers.send(Answer { due, bytes, then_cut }).ok();
             }
         });
     }
@@ -207,28 +211,40 @@ impl Link {
         let mut queue = Queue::of(answers);
         let mut lost = false;
         while let Some(batch) = queue.next_due(|answer| answer.due) {
-            lost |= self.in_black_hole();
-            let bytes: Vec<_> = batch.iter().flat_map(|answer| &answer.bytes).copied().collect();
-            if !lost && (&self.client).write_all(&bytes).is_err() {
+            lost |= self.in_black_hole(answers_of);
+            let torn = batch.iter().position(|answer| answer.then_cut);
+            let whole = &batch[..torn.map_or(batch.len(), |at| at + 1)];
+            let bytes: Vec<_> = whole.iter().flat_map(|answer| &answer.bytes).copied().collect();
+            if !lost && ((&self.client).write_all(&bytes).is_err() || torn.is_some()) {
                 break;
             }
         }
-        self.shared.wait_for_the_end_of_a_black_hole();
+        self.shared.wait_for_the_end_of_a_black_hole(answers_of);
         self.client.shutdown(Shutdown::Both).ok();
     }
 
-    fn in_black_hole(&self) -> bool {
-        self.shared.state().faults.black_hole
+    fn in_black_hole(&self, way: fn(BlackHole) -> bool) -> bool {
+        way(self.shared.state().faults.black_hole)
     }
+}
+
+fn requests_of(hole: BlackHole) -> bool {
+    hole.requests
+}
+
+fn answers_of(hole: BlackHole) -> bool {
+    hole.answers
 }
 
 impl Faults {
     fn fate_of_reply(&mut self, command: &[u8]) -> Fate {
         let (replaced, reply) = &mut self.replace_replies;
-        // Both look at every command, so that neither count depends on the other fault.
+        // All look at every command, so that no count depends on another fault.
+        let torn = self.cut_mid_reply.takes(command);
         match (self.drop_replies.takes(command), replaced.takes(command)) {
             (true, _) => Fate::Lost,
             (false, true) => Fate::ReplacedBy(format!("{reply}\r\n")),
+            (false, false) if torn => Fate::Torn,
             (false, false) => Fate::Arrives,
         }
     }

@@ -24,7 +24,8 @@ pub(crate) struct Timeouts {
 /// itself when answers stop coming.
 const MOST_TIMEOUTS: u32 = 2;
 
-/// A call that waits for less says nothing about its connection when it is not answered.
+/// A call that waits for less, and for less than a session's calls wait at the most, says nothing about its connection
+/// when it is not answered.
 const TELLING: Duration = Duration::from_millis(100);
 
 /// RESP3; no Nagle delay (the client library's default has it); a dead peer is noticed by keepalive.
@@ -97,9 +98,10 @@ impl Lane {
         let (number, heals) = (used.number, used.connection.heals());
         let answer = tokio::time::timeout(within, evaluate(used.connection, call)).await;
         let result = answer.unwrap_or_else(|_| Err(Failure::timed_out()));
-        let impatient = |failure: &&Failure| failure.silent && within < TELLING;
-        if !result.as_ref().err().as_ref().is_some_and(impatient) {
-            self.judge(number, heals, result.as_ref().err());
+        let failure = result.as_ref().err();
+        let impatient = within < self.timeouts.response.min(TELLING);
+        if !(impatient && failure.is_some_and(|failure| failure.silent)) {
+            self.judge(number, heals, failure);
         }
         result.map(from_value)
     }
