@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Shifts add up and act at once on the next time that the server reads.
 #[derive(Debug)]
 pub struct ServerClock {
-    library: PathBuf,
+    preload: PathBuf,
     offset_path: PathBuf,
     offset_file: File,
     offset_micros: Mutex<i64>,
@@ -38,11 +38,11 @@ impl ServerClock {
 
     /// Compiles the library into `folder`. Some 50 ms; a copy a server needs no cleaning up.
     pub(crate) fn build_in(folder: &Path) -> Self {
-        let library = folder.join("clock.so");
-        compile(&library);
+        let preload = folder.join("clock.so");
+        compile(&preload);
         let offset_path = folder.join("clock_offset");
         let offset_file = File::create(&offset_path).expect("a file of our own");
-        let clock = Self { library, offset_path, offset_file, offset_micros: Mutex::new(0) };
+        let clock = Self { preload, offset_path, offset_file, offset_micros: Mutex::new(0) };
         // The library maps the file when the server starts: it must have its length by then.
         clock.shift(0);
         clock
@@ -51,17 +51,17 @@ impl ServerClock {
     /// What the server's process needs in its environment.
     pub(crate) fn environment(&self) -> Vec<(&'static str, PathBuf)> {
         vec![
-            ("LD_PRELOAD", self.library.clone()),
+            ("LD_PRELOAD", self.preload.clone()),
             ("LEASEHOLD_CLOCK_OFFSET", self.offset_path.clone()),
         ]
     }
 }
 
-fn compile(library: &Path) {
+fn compile(preload: &Path) {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/shim/clock.c");
     let compiler = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-        .arg(library)
+        .arg(preload)
         .arg(source)
         .output()
         .expect("a C compiler named cc (run scripts/test, or apt-get install gcc)");
