@@ -99,6 +99,19 @@ async fn a_static_session_serves_another_test_at_the_same_time() {
     }
 }
 
+/// Each runtime drives a connection of its own: one that nobody drives any more, though it lives,
+/// holds no other up.
+#[test]
+fn a_runtime_that_rests_keeps_no_other_waiting() {
+    let server = Server::start();
+    let (resting, other) = (current_thread(), current_thread());
+    let session = resting.block_on(session(&server.url()));
+    let began = Instant::now();
+    other.block_on(works(&server, &session, "a"));
+    assert!(began.elapsed() < Duration::from_millis(1_500), "{:?}", began.elapsed());
+    resting.block_on(works(&server, &session, "a"));
+}
+
 #[test]
 fn a_static_session_serves_many_runtimes_at_once_and_in_turn() {
     let (server, session) = shared();

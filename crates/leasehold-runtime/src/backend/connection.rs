@@ -1,12 +1,14 @@
-//! A lane: one multiplexed connection that is made when it is needed and made anew when it is spent.
+//! A lane: multiplexed connections that are made when they are needed and made anew when they are spent.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_lua::{Call, Reply};
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, ProtocolVersion, Value};
+
+use tokio::runtime;
 
 use super::failure::Failure;
 use super::reply::from_value;
@@ -39,24 +41,34 @@ pub(super) fn tuned(info: ConnectionInfo) -> ConnectionInfo {
     info.set_redis_settings(redis).set_tcp_settings(tcp)
 }
 
-/// Calls over one connection, shared by all callers.
+/// Calls over multiplexed connections: one for each runtime that calls, shared by all of its tasks.
 ///
-/// The connection's driver runs on the runtime of the caller that made it. When that runtime has ended the next caller
-/// finds the connection dead and makes another in its own context: a session outlives any one runtime.
+/// A connection's driver runs on the runtime that made it, and stands still or ends with it. So each runtime has its own:
+/// the end of one costs the callers of another nothing, and a session outlives any of them.
 #[derive(Debug)]
 pub(crate) struct Lane {
     source: Source,
     timeouts: Timeouts,
-    current: Mutex<Option<Numbered>>,
+    open: Mutex<Vec<Numbered>>,
     connecting: tokio::sync::Mutex<()>,
     silent: AtomicU32,
 }
+
+/// The oldest connections beyond this number are forgotten: those of runtimes that have ended stay until then.
+const MOST_CONNECTIONS: usize = 64;
 
 /// A connection and which one it is, so that a late failure of an earlier one does not spend the present one.
 #[derive(Debug, Clone)]
 struct Numbered {
     number: u64,
+    /// The runtime that drives it; none for one that was given, which serves all.
+    home: Option<runtime::Id>,
     connection: Connection,
+}
+
+/// The runtime of this task.
+fn here() -> Option<runtime::Id> {
+    runtime::Handle::try_current().ok().map(|handle| handle.id())
 }
 
 impl Lane {
@@ -64,7 +76,7 @@ impl Lane {
         Self {
             source,
             timeouts,
-            current: Mutex::new(None),
+            open: Mutex::new(Vec::new()),
             connecting: tokio::sync::Mutex::new(()),
             silent: AtomicU32::new(0),
         }
@@ -83,14 +95,15 @@ impl Lane {
         self.over(used, call, within).await
     }
 
-    /// Sends a call once over the connection that is there, so that it does not overtake what was sent on it before.
-    /// `None`: there is none.
+    /// Sends a call once over the connection that this runtime has, so that it does not overtake what was sent on it
+    /// before. `None`: there is none.
     pub(crate) async fn call_behind(
         &self,
+        home: Option<runtime::Id>,
         call: &Call,
         within: Duration,
     ) -> Option<Result<Reply, Failure>> {
-        let used = self.present()?;
+        let used = self.present(home)?;
         Some(self.over(used, call, within.min(self.timeouts.response)).await)
     }
 
@@ -149,37 +162,44 @@ impl Lane {
         }
     }
 
-    /// The next call makes a connection.
+    /// The next calls make connections.
     pub(crate) fn reopen(&self) {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.connections().clear();
     }
 
     fn spend(&self, number: u64) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref().is_some_and(|present| present.number == number) {
-            *current = None;
-        }
+        self.connections().retain(|open| open.number != number);
         self.silent.store(0, Ordering::Relaxed);
     }
 
-    fn present(&self) -> Option<Numbered> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn connections(&self) -> MutexGuard<'_, Vec<Numbered>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn present(&self, home: Option<runtime::Id>) -> Option<Numbered> {
+        let serves = |open: &&Numbered| open.home.is_none() || open.home == home;
+        self.connections().iter().find(serves).cloned()
     }
 
     async fn connection(&self) -> Result<Numbered, Failure> {
-        if let Some(present) = self.present() {
+        let home = here();
+        if let Some(present) = self.present(home) {
             return Ok(present);
         }
         // Whoever has the turn may be a task of a runtime that stands still: then go on without it.
         let patience = self.timeouts.connect.min(self.timeouts.response / 2);
         let _turn = tokio::time::timeout(patience, self.connecting.lock()).await;
-        if let Some(present) = self.present() {
+        if let Some(present) = self.present(home) {
             return Ok(present);
         }
-        let connection = self.source.connect(self.timeouts).await?;
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = Numbered { number: crate::clock::random(), connection };
-        *current = Some(made.clone());
+        let (connection, given) = self.source.connect(self.timeouts).await?;
+        let home = if given { None } else { home };
+        let made = Numbered { number: crate::clock::random(), home, connection };
+        let mut open = self.connections();
+        if open.len() >= MOST_CONNECTIONS {
+            open.remove(0);
+        }
+        open.push(made.clone());
         Ok(made)
     }
 }

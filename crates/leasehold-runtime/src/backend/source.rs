@@ -136,18 +136,19 @@ impl Source {
         source
     }
 
-    pub(super) async fn connect(&self, timeouts: Timeouts) -> Result<Connection, Failure> {
+    /// A connection, and whether it was given: then it serves every runtime.
+    pub(super) async fn connect(&self, timeouts: Timeouts) -> Result<(Connection, bool), Failure> {
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(given) = given {
-            return Ok(given);
+            return Ok((given, true));
         }
         #[cfg(feature = "deadpool")]
         if let Some(pool) = &self.pool {
-            return check_out(pool, timeouts).await;
+            return check_out(pool, timeouts).await.map(|connection| (connection, true));
         }
         let config = config(timeouts);
         let made = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        made.map(Connection::Multiplexed).map_err(Failure::connecting)
+        made.map(|made| (Connection::Multiplexed(made), false)).map_err(Failure::connecting)
     }
 }
 

@@ -59,6 +59,8 @@ pub struct Acquisition {
     pub(crate) trace: Trace,
     pub(crate) note: Vec<u8>,
     pub(crate) lease_ms: u64,
+    /// The runtime that it was begun on, whose connection carries its acquire.
+    pub(crate) home: Option<tokio::runtime::Id>,
 }
 
 impl fmt::Debug for Acquisition {
@@ -91,6 +93,7 @@ impl Acquisition {
             trace: Trace(trace),
             note: note.encode(),
             lease_ms,
+            home: tokio::runtime::Handle::try_current().ok().map(|handle| handle.id()),
         }
     }
 

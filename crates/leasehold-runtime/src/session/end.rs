@@ -28,7 +28,8 @@ pub(super) async fn end(shared: Arc<Shared>, plan: Arc<Plan>, late: bool, origin
         }
     };
     let until = now().plus(patience);
-    let outcome = send(&shared, &call, late, until).await;
+    let ending = Ending { shared: &shared, plan: &plan, call, late, until };
+    let outcome = ending.send().await;
     shared.registry.forget(plan.uuid());
     if origin == Origin::Dropped {
         tell(&shared, &plan, &outcome);
@@ -41,54 +42,60 @@ struct Outcome {
     doubtful: bool,
 }
 
-async fn send(shared: &Shared, call: &Call, late: bool, until: Moment) -> Outcome {
-    let mut pauses = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
-    let (mut first, mut doubtful, mut verdict) = (true, false, None);
-    loop {
-        match attempt(shared, call, late, std::mem::take(&mut first), until).await {
-            Ok(reply) => {
-                let again = reply.again();
-                // The first answer is the verdict; a repeat only settles the queue further.
-                let reply = verdict.get_or_insert(reply).clone();
-                if !again || until.passed() {
-                    return Outcome { reply: Some(reply), doubtful };
+/// An end on its way.
+struct Ending<'a> {
+    shared: &'a Shared,
+    plan: &'a Plan,
+    call: Call,
+    late: bool,
+    until: Moment,
+}
+
+impl Ending<'_> {
+    async fn send(&self) -> Outcome {
+        let mut pauses = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
+        let (mut first, mut doubtful, mut verdict) = (true, false, None);
+        loop {
+            match self.attempt(std::mem::take(&mut first)).await {
+                Ok(reply) => {
+                    let again = reply.again();
+                    // The first answer is the verdict; a repeat only settles the queue further.
+                    let reply = verdict.get_or_insert(reply).clone();
+                    if !again || self.until.passed() {
+                        return Outcome { reply: Some(reply), doubtful };
+                    }
                 }
-            }
-            Err(failure) => {
-                doubtful |= failure.may_have_run;
-                let resume = now().plus(pauses.pause());
-                if verdict.is_some() || !failure.transient || resume >= until {
-                    return Outcome { reply: verdict, doubtful };
+                Err(failure) => {
+                    doubtful |= failure.may_have_run;
+                    let resume = now().plus(pauses.pause());
+                    if verdict.is_some() || !failure.transient || resume >= self.until {
+                        return Outcome { reply: verdict, doubtful };
+                    }
+                    sleep_until(resume).await;
                 }
-                sleep_until(resume).await;
             }
         }
     }
-}
 
-/// An acquire that may still arrive is not overtaken: its end goes over the same connection first (the `late` mark
-/// holds where that cannot be had). Everything else goes over the thread's own.
-async fn attempt(
-    shared: &Shared,
-    call: &Call,
-    late: bool,
-    first: bool,
-    until: Moment,
-) -> Result<ReleaseReply, Failure> {
-    let within = until.left();
-    let behind = if first && late { behind(shared, call, within).await } else { None };
-    let reply = match behind {
-        Some(answer) => answer?,
-        None => shared.own.call(call, within).await?,
-    };
-    ReleaseReply::decode(&reply).map_err(|error| Failure::unreadable(error.into()))
-}
+    /// An acquire that may still arrive is not overtaken: its end goes over the same connection first (the `late` mark
+    /// holds where that cannot be had). Everything else goes over the thread's own.
+    async fn attempt(&self, first: bool) -> Result<ReleaseReply, Failure> {
+        let behind = if first && self.late { self.behind().await } else { None };
+        let reply = match behind {
+            Some(answer) => answer?,
+            None => self.shared.own.call(&self.call, self.until.left()).await?,
+        };
+        ReleaseReply::decode(&reply).map_err(|error| Failure::unreadable(error.into()))
+    }
 
-/// Not for long: the runtime that drives that connection may be blocked, or rest between two calls of `block_on`. Giving
-/// up early says nothing about the connection, so it is not counted against it.
-async fn behind(shared: &Shared, call: &Call, within: Duration) -> Option<Result<Reply, Failure>> {
-    let sending = shared.commands.call_behind(call, within);
-    tokio::time::timeout(BEHIND, sending).await.unwrap_or_else(|_| Some(Err(Failure::timed_out())))
+    /// Not for long: the runtime that drives that connection may be blocked, or rest between two calls of `block_on`.
+    /// Giving up early says nothing about the connection, so it is not counted against it.
+    async fn behind(&self) -> Option<Result<Reply, Failure>> {
+        let (home, within) = (self.plan.acquisition.home, self.until.left());
+        let sending = self.shared.commands.call_behind(home, &self.call, within);
+        let sent = tokio::time::timeout(BEHIND, sending).await;
+        sent.unwrap_or_else(|_| Some(Err(Failure::timed_out())))
+    }
 }
 
 const BEHIND: Duration = Duration::from_millis(250);

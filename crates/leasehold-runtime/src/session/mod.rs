@@ -27,8 +27,9 @@ use crate::error::{ConfigError, ShutdownError};
 ///
 /// It owns one thread. On it live the inbox (one subscription for any number of locks and waiters) and the watchdog (one
 /// connection for any number of leases), so renewals go on while the user's runtime is blocked, and a session outlives
-/// any one runtime. Acquires and releases travel on a further connection, in the caller's context; all of them are
-/// multiplexed, so three connections serve everything.
+/// any one runtime. Acquires and releases travel on a further connection in the caller's context, one for each runtime
+/// that uses the session (a service has one; each `#[tokio::test]` has its own). All of them are multiplexed, so three
+/// connections serve everything.
 ///
 /// Cheap to clone. The thread ends when the last clone, lock and guard are gone.
 ///
