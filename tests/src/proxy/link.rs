@@ -43,6 +43,8 @@ enum Fate {
     ReplacedBy(String),
     /// Half of it arrives, then the link ends.
     Torn,
+    /// The link ends before it: not even a quick server's reply slips through.
+    Outrun,
 }
 
 /// A command on its way to the server.
@@ -107,11 +109,13 @@ impl Link {
         let mut state = self.shared.state();
         *state.counts.commands.entry(name).or_default() += 1;
         let fate = state.faults.fate_of_reply(command);
+        let then_cut = state.faults.cut_after_request.takes(command);
+        let fate = if then_cut { Fate::Outrun } else { fate };
         Request {
             due: Instant::now() + state.faults.delay,
             bytes: command.to_vec(),
             awaited: Awaited { fate, confirmations },
-            then_cut: state.faults.cut_after_request.takes(command),
+            then_cut,
         }
     }
 
@@ -155,6 +159,10 @@ impl Link {
                 Fate::ReplacedBy(reply) => (reply.into_bytes(), false),
                 Fate::Torn => (value[..value.len() / 2].to_vec(), true),
                 Fate::Skipped => return,
+                Fate::Outrun => {
+                    silent = true;
+                    return;
+                }
                 Fate::Lost => {
                     silent = true;
                     self.shared.state().counts.replies_dropped += 1;
