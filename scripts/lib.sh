@@ -37,3 +37,6 @@ timed() {
   printf '== %s: %d s%s\n' "$title" $((SECONDS - begin)) "$( ((status == 0)) || echo " (FAILED, status $status)")"
   return "$status"
 }
+
+# Prints the comment at the top of a script.
+print_header() { sed -n '2,/^[^#]/{ s/^# \{0,1\}//p; }' "$1"; }
