@@ -9,14 +9,19 @@ use leasehold::{FencingToken, Mutex, Options, Session};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("REDIS_URL").map_err(|_| "REDIS_URL is not set")?;
     let session = Session::connect(&url).await?; // one a process
-    let mutex = Mutex::new(&session, "invoice:42", Options::default().label("quick start"))?;
+    let done = bill(&session).await;
+    // Whatever came of it: a process that ends does not wait for the guards that it dropped.
+    session.shutdown(Duration::from_secs(2)).await?;
+    done
+}
+
+async fn bill(session: &Session) -> Result<(), Box<dyn std::error::Error>> {
+    let mutex = Mutex::new(session, "invoice:42", Options::default().label("quick start"))?;
 
     let guard = mutex.acquire().await?; // waits at most 5 s; the lease is renewed from now on
     let token = guard.fencing_token();
     guard.while_held(send_invoice(42, token)).await??; // dropped if the hold is lost
-    guard.release().await?; // an error says that the hold had ended before: an alarm
-
-    session.shutdown(Duration::from_secs(2)).await?; // releases whatever is still held
+    guard.release().await?; // Lost: the hold had ended before, an alarm
     Ok(())
 }
 
