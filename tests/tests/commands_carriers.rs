@@ -154,3 +154,18 @@ async fn a_connection_manager_carries_commands_over_cuts() {
     }
     lock.acquire().await.unwrap().release().await.unwrap();
 }
+
+#[tokio::test]
+async fn commands_that_lead_elsewhere_are_refused_when_the_session_opens() {
+    let (server, another) = (Server::start(), Server::start());
+    let elsewhere = another.connection().await;
+    let mut other_database = server.connection().await;
+    let () =
+        redis::cmd("SELECT").arg(1).query_async(&mut other_database).await.expect("database 1");
+    for given in [elsewhere, other_database] {
+        let builder = Session::builder(&server.url()).unwrap().commands(given);
+        let refused = builder.connect().await;
+        assert!(matches!(refused, Err(ConfigError::OtherServer)), "{refused:?}");
+    }
+    assert_eq!((server.dbsize().await, another.dbsize().await), (0, 0));
+}

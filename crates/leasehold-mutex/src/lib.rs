@@ -3,6 +3,8 @@
 mod mutex;
 mod spec;
 
+#[cfg(feature = "deadpool")]
+pub use leasehold_runtime::deadpool_redis;
 pub use leasehold_runtime::{
     AcquireError, AdoptError, Any, BackendError, BackendErrorKind, Commands, ConfigError, Event,
     ExtendError, FencingToken, Finding, Holder, Lost, LostFuture, LostReason, Name, Options, Owner,

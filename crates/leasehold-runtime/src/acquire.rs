@@ -152,7 +152,8 @@ impl<'a> Attempt<'a> {
             }
             AcquireReply::Saturated { retry_ms, .. } => {
                 self.nothing_left();
-                Err(AcquireError::Saturated { retry_after: Duration::from_millis(retry_ms) })
+                let name = self.plan.name().clone();
+                Err(AcquireError::Saturated { name, retry_after: Duration::from_millis(retry_ms) })
             }
             AcquireReply::TooManyEntries => {
                 self.nothing_left();
@@ -238,6 +239,7 @@ impl<'a> Attempt<'a> {
     fn timed_out(&self, left: Option<ReleaseReply>) -> AcquireError {
         let waited = now().since(self.started);
         let mut error = AcquireError::TimedOut {
+            name: self.plan.name().clone(),
             waited,
             position: self.position,
             holder: None,

@@ -32,7 +32,7 @@ pub enum ConfigError {
         length: usize,
     },
     /// A lease, or an extension, is not whole milliseconds from 1 ms to 24 h.
-    #[error("a lease is whole milliseconds from 1 ms to 24 h, not {lease:?}")]
+    #[error("a lease or an extension is whole milliseconds from 1 ms to 24 h, not {lease:?}")]
     Lease {
         /// What was asked for.
         lease: Duration,
@@ -62,7 +62,7 @@ pub enum ConfigError {
         hold_at_most: Duration,
     },
     /// An option of the session is out of its bounds.
-    #[error("{option} is {bounds}")]
+    #[error("the option {option} must be {bounds}")]
     SessionOption {
         /// Which.
         option: &'static str,
@@ -70,14 +70,20 @@ pub enum ConfigError {
         bounds: &'static str,
     },
     /// The address of the server cannot be read. The address is not repeated: it may hold a password.
-    #[error("not an address of a Redis server (redis://host:port/)")]
+    #[error(
+        "not an address of a Redis server: redis://host:port/ (rediss:// needs a TLS feature of the redis crate)"
+    )]
     Url,
-    /// There is no tokio runtime with its time and I/O drivers here.
+    /// There is no tokio runtime here. (One without `enable_all` is not noticed: tokio panics.)
     #[error("no tokio runtime: call this from a task of one")]
     NoRuntime,
     /// The server could not be reached or refused the session.
     #[error("cannot open a session")]
     Connect(#[source] BackendError),
+    /// What [`SessionBuilder::commands`](crate::SessionBuilder::commands) was given leads to another server, or another
+    /// database of it: holds taken there would not be renewed here.
+    #[error("the commands go to another server or database than the session")]
+    OtherServer,
     /// The server does not deliver messages to the session: no right to subscribe, or no RESP3 on the way.
     #[error("the session's inbox does not work")]
     Inbox(#[source] BackendError),
@@ -89,8 +95,10 @@ pub enum ConfigError {
 pub enum AcquireError {
     /// The wait is over. `held_by_this_session` hints at the classic self-deadlock: the caller waits for a lock that a
     /// caller of its own holds; pass an [`Owner`](crate::Owner) down, or the guard itself.
-    #[error("not acquired within {waited:?}{}", by(.holder, *.held_by_this_session))]
+    #[error("{name} not acquired within {waited:?}{}", by(.holder, *.held_by_this_session))]
     TimedOut {
+        /// The lock.
+        name: Name,
         /// How long it waited.
         waited: Duration,
         /// How many waiters stood before it at the end, if the server said so.
@@ -103,8 +111,10 @@ pub enum AcquireError {
         held_by_this_session: bool,
     },
     /// As many wait as [`Options::max_waiters`](crate::Options::max_waiters) allows.
-    #[error("the queue is full, try again in {retry_after:?}")]
+    #[error("the queue of {name} is full, try again in {retry_after:?}")]
     Saturated {
+        /// The lock.
+        name: Name,
         /// When the present hold ends if it is not renewed.
         retry_after: Duration,
     },

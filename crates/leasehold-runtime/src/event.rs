@@ -46,7 +46,8 @@ pub enum Event {
         /// The lock.
         name: Name,
     },
-    /// A release found that the hold had ended before. Dropped guards tell it here, since nobody awaits them.
+    /// A release found that the hold had ended before. Dropped guards tell it here, since nobody awaits them. Not after a
+    /// shutdown, which tells [`Lost`](Self::Lost) alone.
     ReleaseLost {
         /// The lock.
         name: Name,

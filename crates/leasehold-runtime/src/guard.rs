@@ -183,10 +183,8 @@ impl<M: Mode> Guard<M> {
         let mut hold = self.hold;
         let late = match hold.leave() {
             Leaving::Lost(reason) => {
-                let lost = hold.state().loss(reason);
-                let event = Event::ReleaseLost { name: lost.name.clone(), reason };
-                hold.link().shared().events.emit(&event);
-                return Err(lost.into());
+                hold.tell_late_release(reason);
+                return Err(hold.state().loss(reason).into());
             }
             Leaving::Release { late } => late,
         };

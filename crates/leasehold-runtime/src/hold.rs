@@ -200,6 +200,14 @@ impl Hold {
         }
     }
 
+    /// A release came after the loss. After a shutdown that is no news: whoever ordered it knows.
+    pub(crate) fn tell_late_release(&self, reason: LostReason) {
+        if reason != LostReason::Shutdown {
+            let name = self.state.plan.name().clone();
+            self.link.shared().events.emit(&Event::ReleaseLost { name, reason });
+        }
+    }
+
     /// Stops looking after the hold without ending it.
     pub(crate) fn give_away(mut self) -> crate::owner::Owner {
         self.finished = true;
@@ -222,8 +230,7 @@ impl Drop for Hold {
                 self.link.end(self.state.plan.clone(), late, origin)
             }
             Leaving::Lost(reason) => {
-                let name = self.state.plan.name().clone();
-                self.link.shared().events.emit(&Event::ReleaseLost { name, reason });
+                self.tell_late_release(reason);
             }
         }
     }

@@ -83,8 +83,15 @@ impl Holder {
 }
 
 /// A random number that names an acquisition to people.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Trace(pub(crate) u64);
+
+/// As it is displayed, so that logs of both kinds can be put together.
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Trace({self})")
+    }
+}
 
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

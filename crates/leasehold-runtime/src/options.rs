@@ -53,7 +53,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// How long the server keeps a hold that is not renewed; default 30 s, whole milliseconds from 1 ms to 24 h.
+    /// How long the server keeps a hold that is not renewed; default 30 s, whole milliseconds from 1 ms to 24 h, and at
+    /// most [`hold_at_most`](Self::hold_at_most) (10 min unless it is set).
     ///
     /// The watchdog renews at a third of it, whatever it is: setting the lease never switches renewal off. Short: a dead
     /// holder frees the lock soon. Long: an outage of Redis or a paused process costs no hold.

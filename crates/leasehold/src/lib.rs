@@ -4,9 +4,11 @@
 pub use leasehold_mutex as mutex;
 #[cfg(feature = "mutex")]
 pub use leasehold_mutex::Mutex;
+#[cfg(feature = "deadpool")]
+pub use leasehold_runtime::deadpool_redis;
 pub use leasehold_runtime::{
     AcquireError, AdoptError, Any, BackendError, BackendErrorKind, Commands, ConfigError, Event,
     ExtendError, FencingToken, Finding, Guard, Holder, Lost, LostFuture, LostReason, Name, Options,
-    Owner, Queue, ReleaseError, Session, SessionBuilder, Severity, ShutdownError, Statistics,
-    Subject, Trace, Waiter, redis,
+    Owner, Preflight, Queue, ReleaseError, Session, SessionBuilder, Severity, ShutdownError,
+    Statistics, Subject, Trace, Waiter, redis,
 };

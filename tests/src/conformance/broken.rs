@@ -171,6 +171,7 @@ impl<const EXPIRES: bool> Holdable for SetNx<EXPIRES> {
             }
             if began.elapsed() >= wait {
                 break Err(AcquireError::TimedOut {
+                    name: self.key.as_str().into(),
                     waited: began.elapsed(),
                     position: None,
                     holder: None,

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_lua::Reply;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Session;
 use super::link::{Identity, Link, Settings, Shared};
-use crate::backend::{Backend, Commands};
+use crate::backend::{Backend, Commands, Failure};
 use crate::clock::{Drift, random};
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
 use crate::event::{Event, Events};
@@ -135,6 +136,7 @@ impl SessionBuilder {
     /// * [`NoRuntime`](ConfigError::NoRuntime): not called from a task of a tokio runtime; nothing is sent.
     /// * [`Connect`](ConfigError::Connect): the server is out of reach (within the connect timeout), or refuses user or
     ///   password.
+    /// * [`OtherServer`](ConfigError::OtherServer): what [`commands`](Self::commands) was given leads elsewhere.
     /// * [`Inbox`](ConfigError::Inbox): no right to subscribe or publish, or no RESP3 on the way.
     ///
     /// # Cancel safety
@@ -148,6 +150,7 @@ impl SessionBuilder {
             trace: random(),
             host: host(),
         };
+        let given = self.commands.is_some();
         let shared = Arc::new(Shared::new(
             self.settings,
             identity,
@@ -162,7 +165,11 @@ impl SessionBuilder {
             .map_err(|error| no_thread(&error))?;
         drop(orders);
         opened.await.map_err(|_| no_thread(&"it ended"))??;
-        shared.commands.open().await.map_err(|failure| ConfigError::Connect(failure.error))?;
+        let connect = |failure: Failure| ConfigError::Connect(failure.error);
+        shared.commands.open().await.map_err(connect)?;
+        if given && !leads_to_the_same_place(&shared).await.map_err(connect)? {
+            return Err(ConfigError::OtherServer);
+        }
         Ok(Session { link })
     }
 
@@ -206,6 +213,15 @@ impl SessionBuilder {
             None => Ok(()),
         }
     }
+}
+
+/// Whether what one connection writes the other finds: a mark that ends within seconds.
+async fn leads_to_the_same_place(shared: &Shared) -> Result<bool, Failure> {
+    let mark = [&shared.identity.inbox, &b":mark"[..]].concat();
+    shared.commands.command(&[b"SET", &mark, b"1", b"PX", b"5000"]).await?;
+    let found = shared.own.command(&[b"EXISTS", &mark]).await?;
+    shared.commands.command(&[b"DEL", &mark]).await?;
+    Ok(found == Reply::Int(1))
 }
 
 fn no_thread(why: &dyn fmt::Display) -> ConfigError {
