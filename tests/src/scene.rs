@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex as Lock};
 use std::time::Duration;
 
 use leasehold_lua::{Keys, ObjectName};
-use leasehold_mutex::{Event, Mutex, Options, Session, SessionBuilder};
+use leasehold_mutex::{Event, LostReason, Mutex, Options, ReleaseError, Session, SessionBuilder};
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 
@@ -133,4 +133,26 @@ pub async fn inboxes(server: &Server) -> usize {
         .await
         .expect("PUBSUB CHANNELS");
     channels.len()
+}
+
+/// Sends the server a command of these words, on a connection of its own.
+pub async fn say(server: &Server, words: &[&str]) {
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]);
+    command.exec_async(&mut server.connection().await).await.expect("a willing server");
+}
+
+/// Whether an event tells a loss.
+#[must_use]
+pub fn lost(event: &Event) -> bool {
+    matches!(event, Event::Lost { .. })
+}
+
+/// The reason of a release that came after its hold's end; any other outcome fails the test.
+#[must_use]
+pub fn why(released: Result<(), ReleaseError>) -> LostReason {
+    match released {
+        Err(ReleaseError::Lost(lost)) => lost.reason,
+        other => panic!("not a loss: {other:?}"),
+    }
 }

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use leasehold_mutex::{AcquireError, LostReason, Mutex, Options, Session};
 use leasehold_tests::fake::Switch;
 use leasehold_tests::rig::{Monitor, waiter};
-use leasehold_tests::scene::{SOON, entries, hash_of, keys, mutex, queued, server_ms, session};
+use leasehold_tests::scene::{
+    SOON, entries, hash_of, keys, mutex, queued, say, server_ms, session,
+};
 use leasehold_tests::{Server, Worker, eventually, rounds};
 use redis::AsyncCommands;
 
@@ -23,12 +25,6 @@ const MACHINE: Duration = Duration::from_millis(600);
 
 fn patient() -> Options {
     Options::default().max_wait(Duration::from_secs(30))
-}
-
-async fn say(server: &Server, words: &[&str]) {
-    let mut command = redis::cmd(words[0]);
-    command.arg(&words[1..]);
-    command.exec_async(&mut server.connection().await).await.expect("a willing server");
 }
 
 /// Which of the five keys of a mutex is lost, and how the lock is used meanwhile.

@@ -2,26 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_mutex::{Event, ExtendError, Guard, LostReason, Mutex, Options, ReleaseError};
+use leasehold_mutex::{Event, ExtendError, Guard, LostReason, Mutex, Options};
 use leasehold_tests::rig::waiter;
-use leasehold_tests::scene::{SOON, entries, impatient, keys, keys_left, mutex, session};
+use leasehold_tests::scene::{
+    SOON, entries, impatient, keys, keys_left, lost, mutex, session, why,
+};
 use leasehold_tests::{FaultProxy, Server, Worker, eventually, rounds};
 use redis::AsyncCommands;
 
 const CROWD: &str = env!("CARGO_BIN_EXE_crowd_worker");
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-
-fn lost(event: &Event) -> bool {
-    matches!(event, Event::Lost { .. })
-}
-
-fn why(released: Result<(), ReleaseError>) -> LostReason {
-    match released {
-        Err(ReleaseError::Lost(lost)) => lost.reason,
-        other => panic!("not a loss: {other:?}"),
-    }
-}
 
 async fn exists(server: &Server, name: &str) -> bool {
     server.connection().await.exists(&*keys(name).holds).await.expect("EXISTS")

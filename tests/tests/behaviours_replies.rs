@@ -6,22 +6,13 @@ use std::time::{Duration, Instant};
 
 use leasehold_mutex::{AcquireError, Event, Guard, LostReason, Options, Owner, ReleaseError};
 use leasehold_tests::rig::Monitor;
-use leasehold_tests::scene::{SOON, entries, hash_of, impatient, keys_left, mutex, session};
+use leasehold_tests::scene::{
+    SOON, entries, hash_of, impatient, keys_left, lost, mutex, session, why,
+};
 use leasehold_tests::{FaultProxy, Pick, Server, eventually, rounds};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-
-fn lost(event: &Event) -> bool {
-    matches!(event, Event::Lost { .. })
-}
-
-fn why(released: Result<(), ReleaseError>) -> LostReason {
-    match released {
-        Err(ReleaseError::Lost(lost)) => lost.reason,
-        other => panic!("not a loss: {other:?}"),
-    }
-}
 
 /// I6: four copies of an acquire that nobody answered count once, and one release frees.
 #[tokio::test]

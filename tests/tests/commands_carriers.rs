@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use deadpool_redis::{Config, Pool, Runtime};
 use leasehold_mutex::{AcquireError, BackendErrorKind, ConfigError, Mutex, Options, Session};
+use leasehold_tests::rig::kill_connections;
 use leasehold_tests::{Server, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -80,16 +81,7 @@ async fn an_exhausted_and_a_closed_pool_are_told_by_kind() {
     drop(taken);
     let session = pooled(&server, &pool).await.unwrap();
     pool.close();
-    let mut server_connection = server.connection().await;
-    let () = redis::cmd("CLIENT")
-        .arg("KILL")
-        .arg("TYPE")
-        .arg("normal")
-        .arg("SKIPME")
-        .arg("yes")
-        .query_async(&mut server_connection)
-        .await
-        .unwrap();
+    kill_connections(&server, "normal").await;
     let error = mutex(&session, "a").acquire_within(SECOND).await.unwrap_err();
     assert!(
         matches!(&error, AcquireError::Backend(cause) if cause.kind() == BackendErrorKind::Pool),
@@ -105,16 +97,7 @@ async fn a_killed_connection_of_a_pool_is_replaced_by_another_of_it() {
     let lock = mutex(&session, "a");
     for _ in 0..3 {
         lock.acquire().await.unwrap().release().await.unwrap();
-        let mut other = server.connection().await;
-        let () = redis::cmd("CLIENT")
-            .arg("KILL")
-            .arg("TYPE")
-            .arg("normal")
-            .arg("SKIPME")
-            .arg("yes")
-            .query_async(&mut other)
-            .await
-            .unwrap();
+        kill_connections(&server, "normal").await;
     }
     lock.acquire().await.unwrap().release().await.unwrap();
     assert!(pool.status().size <= 2);
@@ -141,16 +124,7 @@ async fn a_connection_manager_carries_commands_over_cuts() {
     let lock = mutex(&session, "a");
     for _ in 0..3 {
         lock.acquire().await.unwrap().release().await.unwrap();
-        let mut other = server.connection().await;
-        let () = redis::cmd("CLIENT")
-            .arg("KILL")
-            .arg("TYPE")
-            .arg("normal")
-            .arg("SKIPME")
-            .arg("yes")
-            .query_async(&mut other)
-            .await
-            .unwrap();
+        kill_connections(&server, "normal").await;
     }
     lock.acquire().await.unwrap().release().await.unwrap();
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_mutex::{AcquireError, BackendErrorKind, Event, LostReason, Mutex, Options, Session};
 use leasehold_tests::rig::waiter;
-use leasehold_tests::scene::{SOON, impatient, keys, mutex, queued, session};
+use leasehold_tests::scene::{SOON, impatient, keys, mutex, queued, say, session};
 use leasehold_tests::{Server, eventually};
 use redis::AsyncCommands;
 
@@ -17,12 +17,6 @@ const MACHINE: Duration = Duration::from_millis(600);
 
 fn patient() -> Options {
     Options::default().max_wait(Duration::from_secs(30))
-}
-
-async fn say(server: &Server, words: &[&str]) {
-    let mut command = redis::cmd(words[0]);
-    command.arg(&words[1..]);
-    command.exec_async(&mut server.connection().await).await.expect("a willing server");
 }
 
 /// Forward over the lease: the hold is lost, told by the next renewal (0.3 s), and handed on.
