@@ -11,6 +11,7 @@ use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, ProtocolVersion, Value};
 use tokio::runtime;
 
 use super::failure::Failure;
+use super::here;
 use super::reply::from_value;
 use super::source::{Connection, Source};
 use crate::error::BackendErrorKind;
@@ -64,11 +65,6 @@ struct Numbered {
     /// The runtime that drives it; none for one that was given, which serves all.
     home: Option<runtime::Id>,
     connection: Connection,
-}
-
-/// The runtime of this task.
-fn here() -> Option<runtime::Id> {
-    runtime::Handle::try_current().ok().map(|handle| handle.id())
 }
 
 impl Lane {

@@ -51,3 +51,8 @@ impl Backend {
         Inbox::new(self.client.clone(), channel, timeouts)
     }
 }
+
+/// The runtime of this task; its connections are its own.
+pub(crate) fn here() -> Option<tokio::runtime::Id> {
+    tokio::runtime::Handle::try_current().ok().map(|handle| handle.id())
+}

@@ -8,6 +8,7 @@ use leasehold_lua::{Call, Mode, Terms};
 use uuid::Uuid;
 
 use super::Checked;
+use crate::backend::here;
 use crate::clock;
 use crate::holder::Trace;
 use crate::name::Name;
@@ -93,7 +94,7 @@ impl Acquisition {
             trace: Trace(trace),
             note: note.encode(),
             lease_ms,
-            home: tokio::runtime::Handle::try_current().ok().map(|handle| handle.id()),
+            home: here(),
         }
     }
 
