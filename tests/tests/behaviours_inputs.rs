@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_lua::{Acquisition, Keys, Mode, ObjectName, Terms, mutex as scripts};
+use leasehold_lua::{Acquisition, Keys, Mode, ObjectName, Settings, Terms, mutex as scripts};
 use leasehold_mutex::{
     AcquireError, BackendErrorKind, ConfigError, ExtendError, LostReason, Mutex, Name, Options,
     ReleaseError, Session,
@@ -236,9 +236,9 @@ async fn take(connection: &mut MultiplexedConnection, keys: &Keys) -> Vec<redis:
     let terms =
         Terms { wait_ms: 10_000, check_ms: 1_000, grant_ms: 2_000, fence_ms: 3_600_000, floor: 0 };
     let owner = uuid::Uuid::new_v4().simple().to_string();
-    let id = format!("{owner}|30000|inbox");
+    let id = format!("{owner}|30000|w|inbox");
     let acquisition = Acquisition { id: id.as_bytes(), owner: &owner, note: b"", lease_ms: 30_000 };
-    let call = scripts::acquire(keys, acquisition, Mode::Try, terms);
+    let call = scripts::VERBS.acquire(keys, &Settings::default(), acquisition, Mode::Try, terms);
     let mut command = redis::cmd("EVAL");
     command.arg(call.script.source()).arg(call.keys.len());
     for word in call.keys.iter().map(|key| &**key).chain(call.args.iter().map(Vec::as_slice)) {
@@ -296,7 +296,7 @@ async fn b127_an_owner_of_another_version_is_busy_and_never_a_panic() {
     let holds = keys("a").holds;
     let layouts: [&[(&[u8], &[u8])]; 5] = [
         &[(b"\xff\0\x01", b"\xfe\0junk")],
-        &[(b"owner", b"\xff"), (b"token", b"not a number"), (b"u|30000|i", b"99999999999999|x")],
+        &[(b"owner", b"\xff"), (b"token", b"not a number"), (b"u|30000|w|i", b"99999999999999|x")],
         &[
             (b"owner", b"o"),
             (b"token", b"7"),

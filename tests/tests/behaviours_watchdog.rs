@@ -158,7 +158,7 @@ async fn overtaken_renewals(server: &Server, rounds: u32, told: &Told) -> usize 
     overtaken(&heard)
 }
 
-/// Renewals after a release of the same acquisition, whose id is `uuid|lease|inbox`.
+/// Renewals after a release of the same acquisition, whose id is `uuid|lease|share|inbox`.
 fn overtaken(heard: &[String]) -> usize {
     let (renew, release) = (hash_of("renew"), hash_of("release"));
     let ids = |line: &str| {

@@ -228,7 +228,7 @@ async fn a_release_by_force_passes_over_any_number_of_dead_waiters() {
     let mut pipeline = redis::pipe();
     for number in 0..100 {
         // Before it, and without a deadline: dead.
-        let member = format!("dead-{number}|30000|nobody");
+        let member = format!("dead-{number}|30000|w|nobody");
         pipeline.zadd("lh1:mutex:{a}:queue", member, number).ignore();
     }
     let () = pipeline.query_async(&mut server.connection().await).await.unwrap();

@@ -34,6 +34,8 @@ pub struct Keys {
     pub token: Arc<[u8]>,
     /// Acquisitions that ended while a command of theirs was under way.
     pub gone: Arc<[u8]>,
+    /// Who holds, where many may.
+    pub notes: Arc<[u8]>,
 }
 
 impl Keys {
@@ -59,12 +61,25 @@ impl Keys {
             timeouts: with(":timeout"),
             token: with(":token"),
             gone: with(":gone"),
+            notes: with(":notes"),
         }
+    }
+
+    /// Those of a lock that one holder has to itself, in the order of the scripts' headers.
+    pub(crate) fn exclusive(&self) -> Vec<Arc<[u8]>> {
+        [&self.holds, &self.queue, &self.timeouts, &self.token, &self.gone].map(Arc::clone).into()
     }
 
     /// All of them, in the order of the scripts' headers.
     pub(crate) fn all(&self) -> Vec<Arc<[u8]>> {
-        [&self.holds, &self.queue, &self.timeouts, &self.token, &self.gone].map(Arc::clone).into()
+        [&self.holds, &self.queue, &self.timeouts, &self.token, &self.gone, &self.notes]
+            .map(Arc::clone)
+            .into()
+    }
+
+    /// Those of permits, which have no token, in the order of the scripts' headers.
+    pub(crate) fn permits(&self) -> Vec<Arc<[u8]>> {
+        [&self.holds, &self.queue, &self.timeouts, &self.gone, &self.notes].map(Arc::clone).into()
     }
 }
 
@@ -120,7 +135,7 @@ mod tests {
             alike.iter().flat_map(|(group, name)| keys(*group, name).all()).collect();
         all.sort();
         all.dedup();
-        assert_eq!(all.len(), alike.len() * 5);
+        assert_eq!(all.len(), alike.len() * 6);
     }
 
     #[test]

@@ -4,12 +4,16 @@ pub mod call;
 pub mod keys;
 pub mod mutex;
 pub mod reply;
+pub mod rwlock;
 pub mod script;
+pub mod semaphore;
 pub mod terms;
+pub mod verbs;
 pub mod wire;
 
 pub use call::{Call, Reply};
 pub use keys::{Keys, ObjectName};
 pub use reply::DecodeError;
 pub use script::Script;
-pub use terms::{Acquisition, Mode, Terms};
+pub use terms::{Acquisition, Mode, Share, Terms};
+pub use verbs::{Settings, Verbs};

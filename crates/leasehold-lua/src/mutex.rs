@@ -4,7 +4,8 @@ use crate::call::{Call, Reply, number};
 use crate::keys::Keys;
 use crate::reply::{DecodeError, Fields, Why};
 use crate::script::Script;
-use crate::terms::{Acquisition, Mode, Terms};
+use crate::terms::{Acquisition, Terms};
+use crate::verbs::Verbs;
 
 static ACQUIRE: Script = Script::new("mutex/acquire", include_str!("../lua/mutex/acquire.lua"));
 static CHECK: Script = Script::new("mutex/check", include_str!("../lua/mutex/check.lua"));
@@ -24,71 +25,17 @@ pub fn scripts() -> [&'static Script; 8] {
 /// How long the mark of a forced end says so to the holder that was forced.
 pub const FORCED_MARK_MS: u64 = 60_000;
 
-/// Takes, or enters the queue. One call; a resend is harmless.
-pub fn acquire(keys: &Keys, acquisition: Acquisition<'_>, mode: Mode, terms: Terms) -> Call {
-    let (mode, max_waiters) = match mode {
-        Mode::Wait { max_waiters } => ("wait", max_waiters),
-        Mode::Try => ("try", None),
-    };
-    let args = vec![
-        acquisition.id.to_vec(),
-        acquisition.owner.into(),
-        acquisition.note.to_vec(),
-        number(acquisition.lease_ms),
-        mode.into(),
-        max_waiters.map_or_else(|| b"-1".to_vec(), |most| number(most.into())),
-        number(terms.wait_ms),
-        number(terms.check_ms),
-        number(terms.grant_ms),
-        number(terms.fence_ms),
-        number(terms.floor),
-    ];
-    Call { script: &ACQUIRE, keys: keys.all(), args }
-}
-
-/// Asks for all waiting acquisitions of a process on one name, each with its ticket (0 = to the tail).
-pub fn check<'a>(
-    keys: &Keys,
-    waiting: impl IntoIterator<Item = (Acquisition<'a>, u64)>,
-    terms: Terms,
-) -> Call {
-    let mut args = vec![
-        number(terms.wait_ms),
-        number(terms.check_ms),
-        number(terms.grant_ms),
-        number(terms.fence_ms),
-        number(terms.floor),
-    ];
-    for (acquisition, ticket) in waiting {
-        args.push(acquisition.id.to_vec());
-        args.push(number(ticket));
-        args.push(acquisition.owner.into());
-        args.push(acquisition.note.to_vec());
-    }
-    Call { script: &CHECK, keys: keys.all(), args }
-}
-
-/// Ends an acquisition, whatever state it is in. `late`: an acquire of it may still arrive.
-pub fn release(keys: &Keys, id: &[u8], late: bool, at_least_ms: u64, terms: Terms) -> Call {
-    let args = vec![
-        id.to_vec(),
-        number(late.into()),
-        number(at_least_ms),
-        number(terms.grant_ms),
-        number(terms.fence_ms),
-        number(terms.floor),
-    ];
-    Call { script: &RELEASE, keys: keys.all(), args }
-}
-
-/// Moves one hold's deadline upward; [join](Call::join) many to one call.
-pub fn renew(keys: &Keys, id: &[u8], lease_ms: u64) -> Call {
-    Call {
-        script: &RENEW,
-        keys: vec![keys.holds.clone(), keys.gone.clone()],
-        args: vec![id.to_vec(), number(lease_ms)],
-    }
-}
+/// What a mutex has in common with everything that can be held.
+pub static VERBS: Verbs = Verbs {
+    kind: "mutex",
+    acquire: &ACQUIRE,
+    check: &CHECK,
+    release: &RELEASE,
+    renew: &RENEW,
+    keys: Keys::exclusive,
+    renewal_keys: |keys| vec![keys.holds.clone(), keys.gone.clone()],
+    fenced: true,
+};
 
 /// Replaces an owner's live entries by this acquisition.
 pub fn adopt(keys: &Keys, acquisition: Acquisition<'_>) -> Call {
@@ -113,7 +60,7 @@ pub fn force_release(keys: &Keys, token: u64, terms: Terms) -> Call {
         number(terms.fence_ms),
         number(terms.floor),
     ];
-    Call { script: &FORCE_RELEASE, keys: keys.all(), args }
+    Call { script: &FORCE_RELEASE, keys: keys.exclusive(), args }
 }
 
 /// Who holds, and how many wait.

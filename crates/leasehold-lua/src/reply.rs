@@ -70,11 +70,25 @@ pub enum AcquireReply {
     },
     /// It was cancelled before it arrived.
     Cancelled,
+    /// It asks for more than there will ever be.
+    NeverFits,
     /// Its owner has as many entries as a hold may have.
     TooManyEntries,
+    /// The limit that it was sent with is not the server's, and it asked to be told so.
+    LimitDiffers {
+        /// The server's limit.
+        server: u32,
+    },
 }
 
 impl AcquireReply {
+    /// The server's limit, where an acquire was answered beside it: it differs from the one that was sent.
+    pub fn differing_limit(reply: &Reply) -> Option<u32> {
+        let Reply::List(values) = reply else { return None };
+        let Reply::Bytes(last) = values.last()? else { return None };
+        std::str::from_utf8(last).ok()?.strip_prefix("limit|")?.parse().ok()
+    }
+
     /// Reads the reply of an acquire script.
     ///
     /// # Errors
@@ -105,7 +119,9 @@ impl AcquireReply {
                 now_us: fields.number()?,
             }),
             4 => Ok(Self::Cancelled),
+            5 => Ok(Self::NeverFits),
             6 => Ok(Self::TooManyEntries),
+            7 => Ok(Self::LimitDiffers { server: fields.small()? }),
             _ => Err(fields.unknown_code()),
         }
     }
@@ -266,6 +282,8 @@ pub enum CheckAnswer {
     },
     /// It was cancelled.
     Cancelled,
+    /// It asks for more than there will ever be.
+    NeverFits,
     /// Its owner has as many entries as a hold may have.
     TooManyEntries,
 }
@@ -301,6 +319,7 @@ impl CheckReply {
             1 => Ok(CheckAnswer::Taken { token: fields.number()?, left_ms: fields.number()? }),
             0 => Ok(CheckAnswer::Queued { position: fields.number()?, ticket: fields.number()? }),
             4 => Ok(CheckAnswer::Cancelled),
+            5 => Ok(CheckAnswer::NeverFits),
             6 => Ok(CheckAnswer::TooManyEntries),
             _ => Err(fields.unknown_code()),
         }
@@ -345,6 +364,11 @@ impl<'a> Fields<'a> {
                 .ok_or(not_a_number),
             Reply::Nil | Reply::List(_) => Err(not_a_number),
         }
+    }
+
+    pub(crate) fn small(&mut self) -> Result<u32, DecodeError> {
+        let what = self.what;
+        u32::try_from(self.number()?).map_err(|_| DecodeError::new(what, "too large a number"))
     }
 
     pub(crate) fn flag(&mut self) -> Result<bool, DecodeError> {

@@ -4,12 +4,19 @@ use std::fmt;
 use std::sync::OnceLock;
 
 /// The shared pieces of `lua/lib`, by the name that an `--#include` line uses.
-const LIBRARY: [(&str, &str); 5] = [
+const LIBRARY: &[(&str, &str)] = &[
     ("clock", include_str!("../lua/lib/clock.lua")),
     ("token", include_str!("../lua/lib/token.lua")),
-    ("mutex", include_str!("../lua/lib/mutex.lua")),
     ("queue", include_str!("../lua/lib/queue.lua")),
+    ("mutex", include_str!("../lua/lib/mutex.lua")),
+    ("shares", include_str!("../lua/lib/shares.lua")),
+    ("rwlock", include_str!("../lua/lib/rwlock.lua")),
+    ("semaphore", include_str!("../lua/lib/semaphore.lua")),
     ("settle", include_str!("../lua/lib/settle.lua")),
+    ("acquire", include_str!("../lua/lib/acquire.lua")),
+    ("check", include_str!("../lua/lib/check.lua")),
+    ("release", include_str!("../lua/lib/release.lua")),
+    ("renew", include_str!("../lua/lib/renew.lua")),
 ];
 
 /// The line that a script names a shared piece with. The piece stands where the line stood, so that a script can

@@ -18,7 +18,7 @@ pub struct Terms {
 /// One acquisition, as the scripts know it.
 #[derive(Debug, Clone, Copy)]
 pub struct Acquisition<'a> {
-    /// `uuid|lease_ms|inbox`.
+    /// `uuid|lease_ms|share|inbox`.
     pub id: &'a [u8],
     /// Who may re-enter.
     pub owner: &'a str,
@@ -38,4 +38,15 @@ pub enum Mode {
     },
     /// Takes, or answers busy.
     Try,
+}
+
+/// How much of an object an acquisition takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// All of it: nobody else holds meanwhile.
+    Exclusive,
+    /// A reader's part, beside other readers.
+    Read,
+    /// So many permits.
+    Weight(u32),
 }

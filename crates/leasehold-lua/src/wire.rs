@@ -3,11 +3,17 @@
 use std::fmt;
 
 use crate::reply::DecodeError;
+use crate::terms::Share;
 
-/// The id of an acquisition as it stands in Redis: `uuid|lease_ms|inbox`. What a granter needs is in the id; it is
+/// The id of an acquisition as it stands in Redis: `uuid|lease_ms|share|inbox`. What a granter needs is in the id; it is
 /// fixed for life and never used again. The inbox comes last because a user's prefix may hold a `|`.
-pub fn acquisition_id(uuid: &str, lease_ms: u64, inbox: &[u8]) -> Vec<u8> {
-    [format!("{uuid}|{lease_ms}|").as_bytes(), inbox].concat()
+pub fn acquisition_id(uuid: &str, lease_ms: u64, share: Share, inbox: &[u8]) -> Vec<u8> {
+    let head = match share {
+        Share::Exclusive => format!("{uuid}|{lease_ms}|w|"),
+        Share::Read => format!("{uuid}|{lease_ms}|r|"),
+        Share::Weight(weight) => format!("{uuid}|{lease_ms}|{weight}|"),
+    };
+    [head.as_bytes(), inbox].concat()
 }
 
 /// Who holds or waits, for people who look: opaque to the scripts, copied from the queue into the hold.
@@ -84,6 +90,16 @@ pub enum Push {
         /// Which acquisition.
         uuid: String,
     },
+    /// The acquisition waits no more: its weight is over the limit now.
+    Refused {
+        /// Which acquisition.
+        uuid: String,
+    },
+    /// The acquisition waits no more: an operator took it out of the queue.
+    Cancelled {
+        /// Which acquisition.
+        uuid: String,
+    },
     /// The session's own proof that its inbox delivers.
     Proof {
         /// What it sent.
@@ -111,6 +127,8 @@ impl Push {
             }),
             [uuid, "2"] => Ok(Self::Forced { uuid: uuid.to_owned() }),
             [uuid, "3"] => Ok(Self::Adopted { uuid: uuid.to_owned() }),
+            [uuid, "5"] => Ok(Self::Refused { uuid: uuid.to_owned() }),
+            [uuid, "6"] => Ok(Self::Cancelled { uuid: uuid.to_owned() }),
             ["proof", nonce, ""] => Ok(Self::Proof { nonce: nonce.to_owned() }),
             _ => Err(DecodeError::new("push", "unknown form")),
         }
@@ -133,6 +151,8 @@ impl fmt::Debug for Push {
                 .finish_non_exhaustive(),
             Self::Forced { .. } => f.write_str("Forced"),
             Self::Adopted { .. } => f.write_str("Adopted"),
+            Self::Refused { .. } => f.write_str("Refused"),
+            Self::Cancelled { .. } => f.write_str("Cancelled"),
             Self::Proof { .. } => f.write_str("Proof"),
         }
     }

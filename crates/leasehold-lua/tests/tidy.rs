@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use leasehold_lua::{Acquisition, Call, Keys, Mode, ObjectName, Script, Terms, mutex};
+use leasehold_lua::{
+    Acquisition, Call, Keys, Mode, ObjectName, Script, Settings, Terms, Verbs, mutex, rwlock,
+    semaphore,
+};
 
 #[path = "tidy/rules.rs"]
 mod rules;
@@ -31,23 +34,40 @@ fn files() -> Vec<File> {
     all
 }
 
+/// Every script of every primitive.
+fn scripts() -> Vec<&'static Script> {
+    [&mutex::scripts()[..], &rwlock::scripts(), &semaphore::scripts()].concat()
+}
+
+const TERMS: Terms = Terms { wait_ms: 1, check_ms: 2, grant_ms: 3, fence_ms: 4, floor: 5 };
+const ONE: Acquisition<'_> = Acquisition { id: b"u|1|w|i", owner: "o", note: b"n", lease_ms: 1 };
+
+/// The calls that everything has that can be held.
+fn calls_of(verbs: &Verbs, keys: &Keys, settings: &Settings) -> Vec<Call> {
+    let mut renewals = verbs.renew(keys, ONE.id, 1);
+    renewals.join(verbs.renew(keys, ONE.id, 1));
+    let wait = Mode::Wait { max_waiters: Some(1) };
+    vec![
+        verbs.acquire(keys, settings, ONE, wait, TERMS),
+        verbs.check(keys, settings, [(ONE, 0), (ONE, 1)], TERMS),
+        verbs.release(keys, ONE.id, true, 0, TERMS),
+        renewals,
+    ]
+}
+
 /// Each call of each primitive, once.
 fn calls_of_the_encoders() -> Vec<Call> {
     let keys = Keys::new(ObjectName { prefix: b"", kind: "mutex", group: None, name: b"a" });
-    let terms = Terms { wait_ms: 1, check_ms: 2, grant_ms: 3, fence_ms: 4, floor: 5 };
-    let one = Acquisition { id: b"u|1|i", owner: "o", note: b"n", lease_ms: 1 };
-    let mut renewals = mutex::renew(&keys, one.id, 1);
-    renewals.join(mutex::renew(&keys, one.id, 1));
-    vec![
-        mutex::acquire(&keys, one, Mode::Wait { max_waiters: Some(1) }, terms),
-        mutex::check(&keys, [(one, 0), (one, 1)], terms),
-        mutex::release(&keys, one.id, true, 0, terms),
-        renewals,
-        mutex::adopt(&keys, one),
-        mutex::force_release(&keys, 1, terms),
+    let mut calls = calls_of(&mutex::VERBS, &keys, &Settings::default());
+    calls.extend([
+        mutex::adopt(&keys, ONE),
+        mutex::force_release(&keys, 1, TERMS),
         mutex::inspect(&keys),
         mutex::queue(&keys, 1),
-    ]
+    ]);
+    calls.extend(calls_of(&rwlock::VERBS, &keys, &Settings::default()));
+    calls.extend(calls_of(&semaphore::VERBS, &keys, &semaphore::settings(1, true)));
+    calls
 }
 
 /// Whether an encoder may send so many; the line of an open slot begins with how many an element takes.
@@ -78,10 +98,10 @@ fn files_and_scripts_are_the_same() {
     let files = files();
     let own = files.iter().filter(|file| !file.is_piece());
     let on_disk: BTreeSet<_> = own.map(|file| (file.name.as_str(), file.text.as_str())).collect();
-    let known: BTreeSet<_> =
-        mutex::scripts().iter().map(|script| (script.name(), script.body())).collect();
+    let scripts = scripts();
+    let known: BTreeSet<_> = scripts.iter().map(|script| (script.name(), script.body())).collect();
     assert_eq!(on_disk, known);
-    for script in mutex::scripts() {
+    for script in scripts {
         assert!(
             !script.source().contains("--#include"),
             "{}: a piece is not in the library",
@@ -114,7 +134,7 @@ fn every_allowed_command_is_used() {
 fn encoders_send_what_the_headers_say() {
     let calls = calls_of_the_encoders();
     let called: Vec<_> = calls.iter().map(|call| call.script.name()).collect();
-    assert_eq!(called, mutex::scripts().map(Script::name));
+    assert_eq!(called, scripts().into_iter().map(Script::name).collect::<Vec<_>>());
     for call in calls {
         let file = File::new(call.script.name(), call.script.body());
         let (keys, args) = (file.slots("KEYS"), file.slots("ARGV"));

@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 mod mutex;
-mod spec;
 
 #[cfg(feature = "deadpool")]
 pub use leasehold_runtime::deadpool_redis;

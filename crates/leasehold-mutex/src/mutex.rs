@@ -4,15 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_lua::mutex::{self as scripts, HoldState, Inspection, QueueReply};
-use leasehold_lua::reply::ForceReply;
-use leasehold_runtime::engine;
+use leasehold_lua::mutex as scripts;
+use leasehold_runtime::engine::{self, ReadSide, Spec};
 use leasehold_runtime::{
     AcquireError, AdoptError, BackendError, ConfigError, Exclusive, Holder, Mode, Name, Options,
     Owner, Queue, Session,
 };
-
-use crate::spec::MutexSpec;
 
 /// The mode of a mutex's guards: nobody else holds.
 #[derive(Debug)]
@@ -26,9 +23,6 @@ pub type Guard = leasehold_runtime::Guard<Held>;
 
 /// A mutex taken in one way: see [`Mutex::by`].
 pub type View = engine::View<Held>;
-
-/// How many waiters [`Mutex::queue`] lists.
-const LISTED: u32 = 128;
 
 /// A mutex on Redis: of all processes that share the name, one holds.
 ///
@@ -78,7 +72,8 @@ const LISTED: u32 = 128;
 #[derive(Clone)]
 pub struct Mutex {
     view: View,
-    spec: Arc<MutexSpec>,
+    side: ReadSide,
+    spec: Arc<Spec>,
 }
 
 impl Mutex {
@@ -91,8 +86,9 @@ impl Mutex {
         name: impl Into<Name>,
         options: Options,
     ) -> Result<Self, ConfigError> {
-        let spec = Arc::new(MutexSpec::new(session.prefix(), name.into(), options)?);
-        Ok(Self { view: View::new(session, spec.clone()), spec })
+        let spec = Arc::new(Spec::new(&scripts::VERBS, session, name.into(), options)?);
+        let (view, side) = (View::new(session, spec.clone()), ReadSide::new(session, spec.clone()));
+        Ok(Self { view, side, spec })
     }
 
     /// Takes it if it is free and nobody waits; `None` if not. One round trip; it never enters the queue.
@@ -188,7 +184,7 @@ impl Mutex {
     /// # Cancel safety
     /// Reads only.
     pub async fn is_locked(&self) -> Result<bool, BackendError> {
-        Ok(self.inspect().await?.state != HoldState::Free)
+        self.side.is_locked().await
     }
 
     /// Who holds it; in a cool-down, who held it last. One round trip.
@@ -199,7 +195,7 @@ impl Mutex {
     /// # Cancel safety
     /// Reads only.
     pub async fn holder(&self) -> Result<Option<Holder>, BackendError> {
-        Ok(Holder::from_inspection(&self.inspect().await?))
+        self.side.holder().await
     }
 
     /// How long the present hold lasts on the server if it is not renewed; `None` if nobody holds. One round trip.
@@ -210,8 +206,7 @@ impl Mutex {
     /// # Cancel safety
     /// Reads only.
     pub async fn remaining(&self) -> Result<Option<Duration>, BackendError> {
-        let found = self.inspect().await?;
-        Ok((found.state != HoldState::Free).then(|| Duration::from_millis(found.left_ms)))
+        self.side.remaining().await
     }
 
     /// Who waits. One round trip; its cost grows with the waiters listed, not with the queue.
@@ -222,8 +217,7 @@ impl Mutex {
     /// # Cancel safety
     /// Reads only.
     pub async fn queue(&self) -> Result<Queue, BackendError> {
-        let reply = self.view.ask(|_| scripts::queue(self.spec.keys(), LISTED)).await?;
-        Ok(Queue::from_reply(QueueReply::decode(&reply)?))
+        self.side.queue().await
     }
 
     /// Ends the present hold, whoever has it, and answers whose it was; `None` if nobody holds, or if that hold ended in
@@ -238,21 +232,7 @@ impl Mutex {
     /// # Cancel safety
     /// Dropping the future may or may not have ended the hold.
     pub async fn force_release(&self) -> Result<Option<Holder>, BackendError> {
-        let found = self.inspect().await?;
-        let Some(holder) = Holder::from_inspection(&found) else { return Ok(None) };
-        loop {
-            let end = |terms| scripts::force_release(self.spec.keys(), found.token, terms);
-            let reply = ForceReply::decode(&self.view.ask(end).await?)?;
-            // A repeat knows the hold that it ended; it goes on with the dead at the head of the queue.
-            if !reply.again {
-                return Ok(reply.ended.then_some(holder));
-            }
-        }
-    }
-
-    async fn inspect(&self) -> Result<Inspection, BackendError> {
-        let reply = self.view.ask(|_| scripts::inspect(self.spec.keys())).await?;
-        Ok(Inspection::decode(&reply)?)
+        self.side.force_release().await
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) async fn acquire(
     };
     let mut attempt = Attempt::enter(link, plan, started)?;
     let mode = if waits {
-        Mode::Wait { max_waiters: attempt.plan.spec.checked().max_waiters() }
+        Mode::Wait { max_waiters: attempt.plan.options().max_waiters }
     } else {
         Mode::Try
     };
@@ -117,7 +117,11 @@ impl<'a> Attempt<'a> {
         let answer = answer.map_err(|failed| self.unanswered(failed))?;
         let reply = AcquireReply::decode(&answer.reply)
             .map_err(|error| AcquireError::Backend(error.into()))?;
-        let registry = &self.link.shared().registry;
+        let shared = self.link.shared();
+        if let Some(server) = AcquireReply::differing_limit(&answer.reply) {
+            self.plan.spec.limit_differs(server, &shared.events);
+        }
+        let registry = &shared.registry;
         let again = matches!(
             reply,
             AcquireReply::Queued { again: true, .. }
@@ -158,6 +162,15 @@ impl<'a> Attempt<'a> {
             AcquireReply::TooManyEntries => {
                 self.nothing_left();
                 Err(AcquireError::TooManyEntries)
+            }
+            AcquireReply::NeverFits => {
+                self.nothing_left();
+                Err(AcquireError::NeverFits)
+            }
+            AcquireReply::LimitDiffers { server } => {
+                self.nothing_left();
+                let ours = self.plan.spec.limit().unwrap_or_default();
+                Err(AcquireError::LimitDiffers { ours, server })
             }
             AcquireReply::Cancelled => Err(AcquireError::Closed),
         }

@@ -118,6 +118,17 @@ pub enum AcquireError {
         /// When the present hold ends if it is not renewed.
         retry_after: Duration,
     },
+    /// It asks for more permits than the semaphore will ever give: the limit is lower, or was lowered while it waited.
+    #[error("more permits than the limit")]
+    NeverFits,
+    /// The server goes by another limit, and the semaphore was made to refuse that.
+    #[error("the limit is {ours} here and {server} at the server")]
+    LimitDiffers {
+        /// What this process goes by.
+        ours: u32,
+        /// What the server goes by.
+        server: u32,
+    },
     /// The owner already has 64 entries in this hold.
     #[error("the owner holds this lock 64 times already")]
     TooManyEntries,

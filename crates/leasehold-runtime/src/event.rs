@@ -59,6 +59,15 @@ pub enum Event {
         /// The lock.
         name: Name,
     },
+    /// A semaphore's limit at the server is not the one that this process goes by; told once a `Semaphore`.
+    LimitDiffers {
+        /// The semaphore.
+        name: Name,
+        /// What this process goes by.
+        ours: u32,
+        /// What the server goes by.
+        server: u32,
+    },
     /// The inbox is disconnected; the check serves the waiters, more often than usual.
     InboxDown,
     /// The inbox is back.
@@ -75,6 +84,7 @@ impl Event {
             | Self::Lost { name, .. }
             | Self::HoldLimit { name }
             | Self::ReleaseLost { name, .. }
+            | Self::LimitDiffers { name, .. }
             | Self::ReleaseUnknown { name } => Some(name),
             Self::InboxDown | Self::InboxUp => None,
         }
@@ -124,6 +134,9 @@ fn trace(event: &Event) {
         }
         Event::ReleaseUnknown { .. } => tracing::warn!(lock, "release unanswered"),
         Event::InboxDown => tracing::warn!("inbox down"),
+        Event::LimitDiffers { name, ours, server } => {
+            tracing::warn!(%name, ours, server, "limit differs");
+        }
         Event::InboxUp => tracing::warn!("inbox up"),
     }
 }

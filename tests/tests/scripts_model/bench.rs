@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold_lua::wire::Push as Message;
-use leasehold_lua::{Acquisition, Call, Keys, Mode, ObjectName, Reply, Terms, mutex};
+use leasehold_lua::{Acquisition, Call, Keys, Mode, ObjectName, Reply, Settings, Terms, mutex};
 use leasehold_tests::Server;
 use redis::{Connection, ConnectionLike, Pipeline, Value};
 
@@ -25,7 +25,7 @@ pub(crate) struct Change {
 }
 
 const SMALL_BOUNDS: [Change; 2] = [
-    Change { from: "local MOST_HEADS = 32", to: "local MOST_HEADS = 2" },
+    Change { from: "local MOST_DEAD, MOST_GRANTS = 32", to: "local MOST_DEAD, MOST_GRANTS = 2" },
     Change { from: "local MOST_ENTRIES = 64", to: "local MOST_ENTRIES = 2" },
 ];
 
@@ -254,31 +254,31 @@ impl Bench {
         };
         let text = |id: usize, owner: usize| (world.id(id), owner_name(owner), note(id));
         let own = |id: usize| text(id, world.acquisitions[id].owner);
-        let keys = &self.keys;
+        let (keys, verbs, none) = (&self.keys, &mutex::VERBS, Settings::default());
         match request {
             Request::Acquire { id, queues, max_waiters, .. } => {
                 let mode = match queues {
                     true => Mode::Wait { max_waiters: *max_waiters },
                     false => Mode::Try,
                 };
-                mutex::acquire(keys, acquisition(world, *id, &own(*id)), mode, terms)
+                verbs.acquire(keys, &none, acquisition(world, *id, &own(*id)), mode, terms)
             }
             Request::Check { waiting, .. } => {
                 let texts: Vec<_> =
                     waiting.iter().map(|(id, ticket)| (*id, own(*id), *ticket)).collect();
                 let waiting =
                     texts.iter().map(|(id, text, ticket)| (acquisition(world, *id, text), *ticket));
-                mutex::check(keys, waiting, terms)
+                verbs.check(keys, &none, waiting, terms)
             }
             Request::Renew { elements } => {
                 let mut calls =
-                    elements.iter().map(|(id, ms)| mutex::renew(keys, &world.id(*id), *ms));
+                    elements.iter().map(|(id, ms)| verbs.renew(keys, &world.id(*id), *ms));
                 let mut call = calls.next().expect("at least one");
                 calls.for_each(|other| call.join(other));
                 call
             }
             Request::Release { id, late, at_least_ms, .. } => {
-                mutex::release(keys, &world.id(*id), *late, *at_least_ms, terms)
+                verbs.release(keys, &world.id(*id), *late, *at_least_ms, terms)
             }
             Request::Adopt { id, owner } => {
                 mutex::adopt(keys, acquisition(world, *id, &text(*id, *owner)))

@@ -121,6 +121,8 @@ impl Claims {
                     | AcquireReply::Busy { .. }
                     | AcquireReply::Saturated { .. }
                     | AcquireReply::Cancelled
+                    | AcquireReply::NeverFits
+                    | AcquireReply::LimitDiffers { .. }
                     | AcquireReply::TooManyEntries => {
                         self.not_destroyed(*id, now_ms, slack_ms).map(|()| vec![])
                     }
@@ -135,6 +137,7 @@ impl Claims {
                         }
                         CheckAnswer::Queued { .. }
                         | CheckAnswer::Cancelled
+                        | CheckAnswer::NeverFits
                         | CheckAnswer::TooManyEntries => None,
                     });
                 Ok(taken.collect())

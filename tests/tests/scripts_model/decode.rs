@@ -71,6 +71,9 @@ pub(crate) fn pushes(messages: Vec<(usize, Message)>) -> (Option<u64>, Vec<(usiz
             }
             Message::Forced { uuid } => Push::Forced { id: number_of(&uuid) },
             Message::Adopted { uuid } => Push::Adopted { id: number_of(&uuid) },
+            Message::Refused { .. } | Message::Cancelled { .. } => {
+                panic!("a mutex never refuses a waiter, and nobody cancels one here")
+            }
             Message::Proof { .. } => panic!("nobody proves an inbox here"),
         };
         all.push((inbox, push));
@@ -115,6 +118,8 @@ fn acquired(reply: AcquireReply) -> (Answer, Option<u64>) {
         }
         AcquireReply::Cancelled => (Answer::new("cancelled"), None),
         AcquireReply::TooManyEntries => (Answer::new("too many entries"), None),
+        AcquireReply::NeverFits => (Answer::new("never fits"), None),
+        AcquireReply::LimitDiffers { .. } => (Answer::new("limit differs"), None),
     }
 }
 
@@ -130,6 +135,7 @@ fn checked(reply: CheckReply) -> (Answer, Option<u64>) {
             }
             CheckAnswer::Cancelled => answer.and("cancelled"),
             CheckAnswer::TooManyEntries => answer.and("too many entries"),
+            CheckAnswer::NeverFits => answer.and("never fits"),
         };
     }
     (answer, Some(reply.now_us))

@@ -71,12 +71,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a release cools down unasked",
-        "at_least_ms > 0 and hold.since[id] + at_least_ms or 0",
-        "hold.since[id] + at_least_ms",
+        "at_least_ms > 0 and since_of(id) + at_least_ms or 0",
+        "since_of(id) + at_least_ms",
     ),
     mutant(
         "a late copy queues again during the cool-down",
-        " or hold.cooling == id then return",
+        " or cools(id) then return",
         " then return",
     ),
     mutant(
@@ -111,8 +111,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "an acquire refused for its entries still waits",
-        "  if known then\n    leave(id)\n    settle({})\n  end",
-        "  if known and joined then\n    leave(id)\n    settle({})\n  end",
+        "    if known then\n      leave(id)\n      settle({})\n    end",
+        "    if known and joined then\n      leave(id)\n      settle({})\n    end",
     ),
     mutant(
         "a newcomer passes the queue",
@@ -121,8 +121,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a try passes the queue",
-        "local again = settle({})\nif again == 0",
-        "local again = 0\nif again == 0",
+        "  local again = settle({})\n  local room = fits(id)",
+        "  local again, room = 0, fits(id)\n  if room == 1 then\n    take(id, owner, note, lease_ms, token_for(id))\n    return taken()\n  end",
     ),
     mutant(
         "a full queue takes one more",
@@ -201,7 +201,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant("adopt shortens", "math.max(latest, now_ms + lease_ms)", "now_ms + lease_ms"),
     mutant(
         "adopt takes a stranger's hold",
-        "if not may_reenter(owner) then",
+        "if not may_reenter(id, owner) then",
         "if hold.live == 0 then",
     ),
     mutant("adopt leaves the earlier entries", "redis.call('HDEL', holds, unpack(earlier))", ""),
@@ -223,7 +223,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "elseif false then",
     ),
     mutant("force does not settle", "return { code, settle({}) }", "return { code, 0 }"),
-    mutant("force does not tell", "redis.pcall('PUBLISH', inbox, uuid .. ' 2')", ""),
+    mutant("force does not tell", "for id, _ in pairs(told) do tell(id, '2') end", ""),
     mutant(
         "a list of no waiters is the whole queue",
         "most > 0 and redis.call('ZRANGE', queue, 0, most - 1, 'WITHSCORES') or {}",

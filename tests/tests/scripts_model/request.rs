@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use leasehold_lua::Share;
 use leasehold_lua::wire::acquisition_id;
 
 use super::reference::{INBOXES, Key, Reference};
@@ -37,7 +38,12 @@ impl World {
     /// `uuid|lease_ms|inbox`; ids sort as their numbers do.
     pub(crate) fn id(&self, number: usize) -> Vec<u8> {
         let attempt = &self.acquisitions[number];
-        acquisition_id(&uuid(number), attempt.lease_ms, channel(attempt.inbox).as_bytes())
+        acquisition_id(
+            &uuid(number),
+            attempt.lease_ms,
+            Share::Exclusive,
+            channel(attempt.inbox).as_bytes(),
+        )
     }
 }
 

@@ -8,15 +8,17 @@ use super::{CHECK_MS, Ending, Entry, GONE_MS, GRANT_MS, Hold, Mark, Push, Refere
 const DAY_US: u64 = 86_400_000_000;
 
 impl Reference {
-    /// Grants what now fits; true if the bound of heads was reached.
+    /// Grants what now fits; true if the bound of dead heads was reached.
     pub(super) fn settle(&mut self, callers: &[usize]) -> bool {
-        for _ in 0..self.world.most_heads {
+        let mut dead = 0;
+        while dead < self.world.most_heads {
             let Some(&(_, id)) = self.queue.0.of.first() else {
                 self.clear_timeouts();
                 return false;
             };
             if !self.is_alive(id) {
                 self.leave(id);
+                dead += 1;
                 continue;
             }
             if self.hold.is_some() {
@@ -30,6 +32,7 @@ impl Reference {
             self.take(id, lease_ms, token);
             if !asked && !self.push(id, Push::Granted { id, token, lease_ms }) {
                 self.hold = None;
+                dead += 1;
             }
         }
         true

@@ -1,8 +1,9 @@
--- The hold of a mutex. Needs: clock; local holds.
+-- The hold of a mutex, a kind. Needs: clock, and the token to grant; locals holds, gone.
 -- A hash: owner, token, in a cool-down `cooling`, and one field an acquisition: deadline_ms|since_ms|note.
 -- I4, I6: an acquisition is an entry of its own, so a resend finds itself and never counts twice.
 -- The key ends with its latest entry (PEXPIREAT, the same absolute time), never before.
 local hold
+local unswept = 0 -- a hold ends as a whole: nothing to sweep in steps
 
 local function no_hold()
   return { entries = {}, since = {}, notes = {}, live = 0, latest = 0, expired = {}, exists = false }
@@ -32,8 +33,13 @@ end
 
 -- In a cool-down the entry stays to say who it was, but nobody holds.
 local function holds_id(id) return hold.entries[id] and not hold.cooling end
+local function cools(id) return hold.cooling == id end
+local function left_of(id) return hold.entries[id] - now_ms end
+local function token_of(_) return hold.token end
+local function since_of(id) return hold.since[id] end
 
-local function fits() return hold.exists and 0 or 1 end
+local function fits(_) return hold.exists and 0 or 1 end
+local function token_for(_) return mint() end
 
 -- Milliseconds until the hold ends by itself; a hold without expiry (not ours) says the most that Lua carries well.
 local function hold_left()
@@ -65,6 +71,15 @@ local function end_hold()
   hold = no_hold()
 end
 
+-- Nobody heard of a grant: it is undone.
+local function give_back(_) end_hold() end
+
+-- Since when the holder holds, and its note; for those who wait.
+local function who_holds()
+  local holder = hold.last
+  return holder and hold.since[holder] or 0, holder and hold.notes[holder] or ''
+end
+
 -- The entry leaves; with the last live one the hold ends, or cools down until `cool_until`.
 local function drop_entry(id, cool_until)
   if hold.live == 1 and cool_until > now_ms then
@@ -92,10 +107,10 @@ end
 
 -- Re-entry: the owner's further acquisition stands beside the first, with the same token and its own deadline.
 local MOST_ENTRIES = 64
-local function may_reenter(owner)
+local function may_reenter(_, owner)
   return hold.exists and hold.owner == owner and not hold.cooling and hold.live > 0
 end
-local function reenter(id, note, ms)
+local function reenter(id, _, note, ms)
   if hold.live >= MOST_ENTRIES then return false end
   drop_expired()
   add_entry(id, now_ms, note, now_ms + ms)

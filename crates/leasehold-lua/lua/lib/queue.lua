@@ -2,9 +2,10 @@
 -- timeouts, gone, wait_ms.
 -- Each waiter has its own absolute deadline; nobody's ticket or deadline is changed by another (I12). An id without
 -- a deadline is dead. Both keys live as long as the latest deadline (I17).
+-- An id is uuid|lease_ms|share|inbox: what a granter needs is in it. share = w (shuts all others out), r, or a weight.
 local function split_id(id)
-  local uuid, lease, inbox = string.match(id, '^([^|]*)|(%d+)|(.*)$')
-  return uuid, tonumber(lease or 0), inbox
+  local uuid, lease, share, inbox = string.match(id, '^([^|]*)|(%d+)|(%w+)|(.*)$')
+  return uuid, tonumber(lease or 0), share, inbox
 end
 
 local function waiter(id)

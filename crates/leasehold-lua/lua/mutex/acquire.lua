@@ -6,7 +6,7 @@ KEYS[2]   queue        zset: waiting id -> ticket
 KEYS[3]   timeouts     hash: waiting id -> deadline, owner, note
 KEYS[4]   token        string: the last fencing token
 KEYS[5]   gone         zset: id whose acquire may still arrive -> until, ms
-ARGV[1]   id           text: uuid|lease_ms|inbox
+ARGV[1]   id           text: uuid|lease_ms|share|inbox
 ARGV[2]   owner        text: who may re-enter
 ARGV[3]   note         text: description of the holder, opaque here
 ARGV[4]   lease_ms     number: length of the lease
@@ -54,55 +54,6 @@ max_waiters, wait_ms, check_ms, grant_ms = tonumber(max_waiters), tonumber(wait_
 --#include mutex
 --#include queue
 --#include settle
+--#include acquire
 
-local function taken() return { 1, hold.token, hold.entries[id] - now_ms, now_text } end
-
--- Whether a newcomer finds no room; dead members, wherever they stand, do not count against the living.
-local function full()
-  if max_waiters < 0 or redis.call('ZCARD', queue) < max_waiters then return false, 0 end
-  local again = settle({})
-  for _, member in ipairs(redis.call('ZRANDMEMBER', queue, 16)) do
-    if waiter(member) <= now_ms then leave(member) end
-  end
-  local length = redis.call('ZCARD', queue)
-  if length == 0 and fits() == 1 then return false, 0 end
-  return length >= max_waiters, again
-end
-
-read_hold()
-if holds_id(id) then return taken() end
--- An id that cools down was released: this is a late copy.
-if is_gone(id) or hold.cooling == id then return { 4, now_text } end
-local known = redis.call('ZSCORE', queue, id)
-
-if may_reenter(owner) then
-  local joined = reenter(id, note, lease_ms)
-  if known then
-    leave(id)
-    settle({})
-  end
-  return joined and taken() or { 6, now_text }
-end
-
-if mode == 'wait' or known then
-  local ticket = known
-  if known then
-    refresh(id, owner, note)
-  else
-    local no_room, again = full()
-    if no_room then return { 3, hold_left(), again, now_text } end
-    ticket = enter(id, owner, note, 0)
-  end
-  local again = settle({ [id] = true })
-  if holds_id(id) then return taken() end
-  local position = redis.call('ZRANK', queue, id)
-  return { 0, position, math.max(1, math.min(check_ms, hold_left())), text(ticket), again, now_text }
-end
-
--- A try never queues, but it hands on what had expired; no newcomer passes a queue.
-local again = settle({})
-if again == 0 and fits() == 1 then
-  take(id, owner, note, lease_ms, mint())
-  return taken()
-end
-return { 2, hold_left(), again, now_text }
+return acquire()

@@ -4,7 +4,7 @@ them. Never creates.
 
 KEYS[1]  holds     hash: the hold
 KEYS[2]  gone      zset: id whose acquire may still arrive -> until, ms
-ARGV[1]  id        text: uuid|lease_ms|inbox of the new entry
+ARGV[1]  id        text: uuid|lease_ms|share|inbox of the new entry
 ARGV[2]  owner     text: whose hold is adopted
 ARGV[3]  note      text: description of the new holder
 ARGV[4]  lease_ms  number: length of the lease
@@ -24,7 +24,7 @@ read_hold()
 if not holds_id(id) then
   local until_ms = redis.call('ZSCORE', gone, id)
   if until_ms and tonumber(until_ms) > now_ms then return { 4, now_text } end
-  if not may_reenter(owner) then return { 0, (hold.exists and not hold.cooling) and 1 or 0, now_text } end
+  if not may_reenter(id, owner) then return { 0, (hold.exists and not hold.cooling) and 1 or 0, now_text } end
   local earlier, latest, first = {}, hold.latest, now_ms
   for entry, _ in pairs(hold.entries) do
     earlier[#earlier + 1] = entry
@@ -37,7 +37,7 @@ if not holds_id(id) then
   add_entry(id, first, note, math.max(latest, now_ms + lease_ms))
   -- The earlier guards are told; a message that is lost, or may not be sent, is made good by their next renewal.
   for _, entry in ipairs(earlier) do
-    local uuid, inbox = string.match(entry, '^([^|]*)|%d+|(.*)$')
+    local uuid, inbox = string.match(entry, '^([^|]*)|%d+|%w+|(.*)$')
     if inbox then redis.pcall('PUBLISH', inbox, uuid .. ' 3') end
   end
 end

@@ -41,10 +41,7 @@ if hold.token == forced then
   if redis.call('PTTL', gone) < mark_ms then redis.call('PEXPIRE', gone, mark_ms) end
   local told = hold.entries
   end_hold()
-  for id, _ in pairs(told) do
-    local uuid, _, inbox = split_id(id)
-    if inbox then redis.pcall('PUBLISH', inbox, uuid .. ' 2') end
-  end
+  for id, _ in pairs(told) do tell(id, '2') end
 elseif redis.call('ZSCORE', gone, 'forced|' .. forced) then
   code = 1
 end

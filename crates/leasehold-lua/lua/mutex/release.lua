@@ -7,7 +7,7 @@ KEYS[2]  queue        zset: waiting id -> ticket
 KEYS[3]  timeouts     hash: waiting id -> deadline, owner, note
 KEYS[4]  token        string: the last fencing token
 KEYS[5]  gone         zset: id whose acquire may still arrive -> until, ms
-ARGV[1]  id           text: uuid|lease_ms|inbox
+ARGV[1]  id           text: uuid|lease_ms|share|inbox
 ARGV[2]  late         number: 1 if an acquire of this id may still arrive
 ARGV[3]  at_least_ms  number: an earlier end becomes a cool-down until then, counted from the grant
 ARGV[4]  grant_ms     number: lease of a pushed grant
@@ -38,31 +38,6 @@ local wait_ms = 0
 --#include mutex
 --#include queue
 --#include settle
+--#include release
 
--- A write that changes nothing: on a replica it answers READONLY instead of a false "not held", and at maxmemory it
--- switches the refusal of later writes off. It also bounds the zset.
-redis.call('ZREMRANGEBYRANK', gone, 0, -10001)
-read_hold()
-local reply
-if hold.cooling == id then
-  reply = { 1, 0 }
-elseif holds_id(id) then
-  -- Without a least length there is no cool-down, not even where the clock went back behind the grant.
-  drop_entry(id, at_least_ms > 0 and hold.since[id] + at_least_ms or 0)
-  reply = { 1, 0 }
-else
-  local position = redis.call('ZRANK', queue, id)
-  if position then
-    leave(id)
-    local holder = hold.last
-    reply = { 4, 0, position, hold_left(), holder and hold.since[holder] or 0, holder and hold.notes[holder] or '', now_text }
-  else
-    reply = { 0, 0, why_not_held(id) }
-  end
-end
-if late == '1' then
-  redis.call('ZADD', gone, text(now_ms + 60000), id)
-  redis.call('PEXPIRE', gone, 60000)
-end
-reply[2] = settle({})
-return reply
+return release()

@@ -1,42 +1,39 @@
 //! For crates that build primitives; services use the primitives.
 //!
-//! A primitive is a *spec*: its validated name, options and owner, and for each verb of the protocol a pure function to
-//! a [`Call`](leasehold_lua::Call). A spec together with one [`Acquisition`] is a [`Plan`]: the calls of one hold, as
-//! values. Everything that sends, waits, renews or forgets is in this crate and the same for all primitives:
-//! [`View`] has the three verbs that take, and [`Guard`](crate::Guard) is what they give.
+//! A primitive is a [`Spec`]: its validated name and options, the scripts of its kind and how much an acquisition takes;
+//! for each verb of the protocol it has a pure function to a [`Call`]. A spec together with
+//! one [`Acquisition`] is a [`Plan`]: the calls of one hold, as values. Everything that sends, waits, renews or forgets
+//! is in this crate and the same for all primitives: [`View`] has the three verbs that take, and
+//! [`Guard`](crate::Guard) is what they give. [`ReadSide`] looks, [`ask`] sends what only one kind has.
 //!
 //! The module is under semver, but grows with each primitive.
 
 mod plan;
+mod read_side;
+mod spec;
 mod view;
 
-pub use plan::{Acquisition, Plan, Spec};
+use leasehold_lua::{Call, Reply, Terms};
+
+use crate::error::BackendError;
+use crate::session::Session;
+
+pub use plan::{Acquisition, Plan};
+pub use read_side::ReadSide;
+pub use spec::Spec;
 pub use view::View;
 
-/// The options of a spec, checked, and what the engine reads of them.
-#[derive(Debug, Clone)]
-pub struct Checked {
-    pub(crate) options: crate::Options,
-}
-
-impl Checked {
-    /// Checks name and options.
-    ///
-    /// # Errors
-    /// [`ConfigError`](crate::ConfigError) with the first bound that is not kept.
-    pub fn new(name: &crate::Name, options: crate::Options) -> Result<Self, crate::ConfigError> {
-        name.check()?;
-        options.check()?;
-        Ok(Self { options })
-    }
-
-    /// Most waiters, if bounded.
-    pub fn max_waiters(&self) -> Option<u32> {
-        self.options.max_waiters
-    }
-
-    /// The shortest hold, in milliseconds.
-    pub fn hold_at_least_ms(&self) -> u64 {
-        crate::options::whole_ms(self.options.hold_at_least)
-    }
+/// Asks something about an object, beside any hold: sent until it is answered, refused, or the session's response
+/// timeout is over.
+///
+/// # Errors
+/// [`BackendError`] as the server or the connection gave it.
+pub async fn ask(
+    session: &Session,
+    call: impl FnOnce(Terms) -> Call,
+) -> Result<Reply, BackendError> {
+    let link = session.link();
+    let until = crate::clock::now().plus(link.settings().response_timeout);
+    let answer = crate::delivery::deliver(link, &call(link.terms()), until, || ()).await;
+    answer.map(|delivered| delivered.reply).map_err(|failed| failed.error)
 }

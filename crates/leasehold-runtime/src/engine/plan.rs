@@ -7,48 +7,13 @@ use leasehold_lua::wire::{self, Note};
 use leasehold_lua::{Call, Mode, Terms};
 use uuid::Uuid;
 
-use super::Checked;
+use super::Spec;
 use crate::backend::here;
 use crate::clock;
 use crate::holder::Trace;
 use crate::name::Name;
 use crate::owner::Owner;
 use crate::session::Identity;
-
-/// What a primitive is to the engine.
-pub trait Spec: fmt::Debug + Send + Sync + 'static {
-    /// The name, as the user gave it.
-    fn name(&self) -> &Name;
-
-    /// The options, checked.
-    fn checked(&self) -> &Checked;
-
-    /// The key that stands for the object: its slot is the object's, and waiters with equal keys share their checks.
-    fn slot_key(&self) -> &Arc<[u8]>;
-
-    /// Takes, or enters the queue.
-    fn acquire(
-        &self,
-        acquisition: leasehold_lua::Acquisition<'_>,
-        mode: Mode,
-        terms: Terms,
-    ) -> Call;
-
-    /// Asks for several waiting acquisitions, each with its ticket.
-    fn check(&self, waiting: &[(leasehold_lua::Acquisition<'_>, u64)], terms: Terms) -> Call;
-
-    /// Moves the deadline of one hold upward; the engine joins many.
-    fn renew(&self, id: &[u8], lease_ms: u64) -> Call;
-
-    /// Ends a hold or leaves the queue; `late` = an acquire of it may still arrive.
-    fn release(&self, id: &[u8], late: bool, terms: Terms) -> Call;
-
-    /// As [`release`](Self::release), for an acquisition that nobody ever held: what release does for the sake of a
-    /// hold (a cool-down) is left out.
-    fn cancel(&self, id: &[u8], late: bool, terms: Terms) -> Call {
-        self.release(id, late, terms)
-    }
-}
 
 /// One attempt: one id, never used again.
 ///
@@ -72,22 +37,23 @@ impl fmt::Debug for Acquisition {
 
 impl Acquisition {
     /// A fresh one. Without an owner it gets one of its own.
-    pub(crate) fn new(identity: &Identity, checked: &Checked, owner: Option<&Owner>) -> Self {
+    pub(crate) fn new(identity: &Identity, spec: &Spec, owner: Option<&Owner>) -> Self {
         let uuid = Uuid::new_v4();
         let trace = clock::random();
-        let lease_ms = checked.options.lease_ms();
+        let lease_ms = spec.options().lease_ms();
         let note = Note {
             trace,
             session: identity.trace,
             pid: std::process::id(),
             host: identity.host.clone(),
-            label: checked.options.label.clone(),
+            label: spec.options().label.clone(),
         };
         Self {
             uuid,
             id: wire::acquisition_id(
                 uuid.simple().encode_lower(&mut Uuid::encode_buffer()),
                 lease_ms,
+                spec.share(),
                 &identity.inbox,
             ),
             owner: owner.cloned().unwrap_or_default(),
@@ -112,7 +78,7 @@ impl Acquisition {
 /// A spec and one acquisition.
 #[derive(Debug)]
 pub struct Plan {
-    pub(crate) spec: Arc<dyn Spec>,
+    pub(crate) spec: Arc<Spec>,
     pub(crate) acquisition: Acquisition,
 }
 
@@ -126,7 +92,7 @@ impl Plan {
     }
 
     pub(crate) fn options(&self) -> &crate::Options {
-        &self.spec.checked().options
+        self.spec.options()
     }
 
     pub(crate) fn acquire(&self, mode: Mode, terms: Terms) -> Call {

@@ -5,11 +5,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_lua::{Call, Reply, Terms};
+use leasehold_lua::Call;
 
 use super::{Acquisition, Plan, Spec};
 use crate::acquire::{self, Patience};
-use crate::error::{AcquireError, BackendError};
+use crate::error::AcquireError;
 use crate::guard::{Guard, Mode};
 use crate::options::Wait;
 use crate::owner::Owner;
@@ -19,14 +19,14 @@ use crate::session::Session;
 /// task.
 pub struct View<M: Mode> {
     session: Session,
-    spec: Arc<dyn Spec>,
+    spec: Arc<Spec>,
     owner: Option<Owner>,
     mode: PhantomData<fn() -> M>,
 }
 
 impl<M: Mode> View<M> {
     /// A view of an object.
-    pub fn new(session: &Session, spec: Arc<dyn Spec>) -> Self {
+    pub fn new(session: &Session, spec: Arc<Spec>) -> Self {
         Self { session: session.clone(), spec, owner: None, mode: PhantomData }
     }
 
@@ -73,7 +73,7 @@ impl<M: Mode> View<M> {
     /// # Errors
     /// As [`acquire_within`](Self::acquire_within).
     pub async fn acquire(&self) -> Result<Guard<M>, AcquireError> {
-        let patience = match self.spec.checked().options.max_wait {
+        let patience = match self.spec.options().max_wait {
             Wait::AtMost(wait) => Patience::Within(wait),
             Wait::Forever => Patience::Forever,
         };
@@ -89,9 +89,8 @@ impl<M: Mode> View<M> {
 
     /// A fresh acquisition of this view.
     pub(crate) fn plan(&self) -> Arc<Plan> {
-        let checked = self.spec.checked();
-        let acquisition =
-            Acquisition::new(self.session.link().identity(), checked, self.owner.as_ref());
+        let identity = self.session.link().identity();
+        let acquisition = Acquisition::new(identity, &self.spec, self.owner.as_ref());
         Arc::new(Plan { spec: self.spec.clone(), acquisition })
     }
 
@@ -105,18 +104,6 @@ impl<M: Mode> View<M> {
     ) -> Result<Guard<M>, crate::AdoptError> {
         let hold = Box::pin(crate::adopt::adopt(self.session.link(), self.plan(), call)).await?;
         Ok(Guard::new(hold))
-    }
-
-    /// Asks something about the object, beside any hold: sent until it is answered, refused, or the session's response
-    /// timeout is over.
-    ///
-    /// # Errors
-    /// [`BackendError`] as the server or the connection gave it.
-    pub async fn ask(&self, call: impl FnOnce(Terms) -> Call) -> Result<Reply, BackendError> {
-        let link = self.session.link();
-        let until = crate::clock::now().plus(link.settings().response_timeout);
-        let answer = crate::delivery::deliver(link, &call(link.terms()), until, || ()).await;
-        answer.map(|delivered| delivered.reply).map_err(|failed| failed.error)
     }
 }
 

@@ -10,7 +10,7 @@ use leasehold_lua::reply::{CheckAnswer, CheckReply};
 
 use super::grant::Granter;
 use super::link::Shared;
-use super::registry::{DueCheck, Outcome};
+use super::registry::DueCheck;
 use crate::backend::Failure;
 use crate::clock::{Moment, Sample, jittered, now};
 use crate::engine::Plan;
@@ -126,9 +126,10 @@ fn settle(granter: &Granter, plan: &Arc<Plan>, sample: Sample, answer: &CheckAns
                 granter.grant(uuid, token, deadline);
             }
         }
-        CheckAnswer::Cancelled => refuse(granter, plan, AcquireError::Cancelled, false),
+        CheckAnswer::Cancelled => granter.refuse(plan, AcquireError::Cancelled, false),
+        CheckAnswer::NeverFits => granter.refuse(plan, AcquireError::NeverFits, false),
         CheckAnswer::TooManyEntries => {
-            refuse(granter, plan, AcquireError::TooManyEntries, false);
+            granter.refuse(plan, AcquireError::TooManyEntries, false);
         }
     }
 }
@@ -142,27 +143,13 @@ fn wants_confirmation(shared: &Shared, plan: &Plan, left: Duration) -> bool {
     left < whole
 }
 
-/// Tells a waiter that it will not be granted. `stays`: the server may still keep it in its queue, where it would be
-/// granted and hold for nobody (I9).
-fn refuse(granter: &Granter, plan: &Arc<Plan>, error: AcquireError, stays: bool) {
-    let registry = &granter.shared().registry;
-    if let Some((tell, late)) = registry.refuse(plan.uuid()) {
-        if stays || late {
-            granter.end(plan.clone(), late);
-        } else {
-            registry.forget(plan.uuid());
-        }
-        drop(tell.send(Outcome::Refused(error)));
-    }
-}
-
 /// A refusal that does not pass ends the waiting; anything else is tried again.
 fn unanswered(granter: &Granter, chunk: &[(Arc<Plan>, u64)], failure: &Failure) {
     granter.shared().answered_with(failure);
     if !failure.transient {
         for (plan, _) in chunk {
             let error = BackendError::new(failure.error.kind(), failure.error.to_string());
-            refuse(granter, plan, AcquireError::Backend(error), true);
+            granter.refuse(plan, AcquireError::Backend(error), true);
         }
     }
 }
@@ -170,7 +157,7 @@ fn unanswered(granter: &Granter, chunk: &[(Arc<Plan>, u64)], failure: &Failure) 
 fn refuse_all(granter: &Granter, chunk: &[(Arc<Plan>, u64)], words: &str) {
     for (plan, _) in chunk {
         let error = BackendError::new(crate::error::BackendErrorKind::Unsupported, words);
-        refuse(granter, plan, AcquireError::Backend(error), true);
+        granter.refuse(plan, AcquireError::Backend(error), true);
     }
 }
 

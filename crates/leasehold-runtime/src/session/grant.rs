@@ -13,7 +13,7 @@ use super::registry::{Outcome, Registry};
 use super::renewal::{self, Confirmed};
 use crate::clock::{Moment, Sample, now};
 use crate::engine::Plan;
-use crate::error::LostReason;
+use crate::error::{AcquireError, LostReason};
 use crate::hold::{Hold, HoldState};
 
 /// A pushed grant is handed out without asking only while the server's clock was read so lately.
@@ -56,8 +56,30 @@ impl Granter {
             }
             Push::Forced { uuid } => self.ended(&uuid, LostReason::ForceReleased),
             Push::Adopted { uuid } => self.ended(&uuid, LostReason::NotOwner),
+            Push::Refused { uuid } => self.refused(&uuid, AcquireError::NeverFits),
+            Push::Cancelled { uuid } => self.refused(&uuid, AcquireError::Cancelled),
             Push::Proof { .. } => {}
         }
+    }
+
+    /// The server took a waiter out of its queue.
+    fn refused(&self, uuid: &str, error: AcquireError) {
+        let plan = Uuid::parse_str(uuid).ok().and_then(|uuid| self.registry().candidate(uuid));
+        if let Some(plan) = plan {
+            self.refuse(&plan, error, false);
+        }
+    }
+
+    /// Tells a waiter that it will not be granted. `stays`: the server may still keep it in its queue, where it would be
+    /// granted and hold for nobody (I9).
+    pub(super) fn refuse(&self, plan: &Arc<Plan>, error: AcquireError, stays: bool) {
+        let Some((tell, late)) = self.registry().refuse(plan.uuid()) else { return };
+        if stays || late {
+            self.end(plan.clone(), late);
+        } else {
+            self.registry().forget(plan.uuid());
+        }
+        drop(tell.send(Outcome::Refused(error)));
     }
 
     /// Somebody else ended a hold.

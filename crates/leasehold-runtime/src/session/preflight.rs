@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use leasehold_lua::wire::{Push, acquisition_id};
-use leasehold_lua::{Acquisition, Call, Keys, Mode, ObjectName, Reply, mutex};
+use leasehold_lua::{Acquisition, Call, Keys, Mode, ObjectName, Reply, Settings, Share, mutex};
 
 use super::link::{Link, Shared};
 use crate::clock::{random, wall};
@@ -228,20 +228,26 @@ fn probes(shared: &Shared) -> Vec<(&'static str, Call)> {
         name: name.as_bytes(),
     });
     let [held, waiting] = ["held", "waiting"].map(|who| {
-        acquisition_id(&format!("{who}-{:016x}", random()), LEASE_MS, &shared.identity.inbox)
+        acquisition_id(
+            &format!("{who}-{:016x}", random()),
+            LEASE_MS,
+            Share::Exclusive,
+            &shared.identity.inbox,
+        )
     });
     let holder = Acquisition { id: &held, owner: "preflight", note: b"", lease_ms: LEASE_MS };
     let waiter = Acquisition { id: &waiting, owner: "another", ..holder };
     let (terms, wait) = (shared.terms(), Mode::Wait { max_waiters: None });
+    let (verbs, none) = (&mutex::VERBS, Settings::default());
     vec![
-        ("acquire", mutex::acquire(&keys, holder, wait, terms)),
-        ("waiting", mutex::acquire(&keys, waiter, wait, terms)),
-        ("the check", mutex::check(&keys, [(waiter, 0)], terms)),
-        ("renewal", mutex::renew(&keys, &held, LEASE_MS)),
+        ("acquire", verbs.acquire(&keys, &none, holder, wait, terms)),
+        ("waiting", verbs.acquire(&keys, &none, waiter, wait, terms)),
+        ("the check", verbs.check(&keys, &none, [(waiter, 0)], terms)),
+        ("renewal", verbs.renew(&keys, &held, LEASE_MS)),
         ("holder", mutex::inspect(&keys)),
         ("queue", mutex::queue(&keys, 1)),
-        ("cancelling", mutex::release(&keys, &waiting, false, 0, terms)),
-        ("release", mutex::release(&keys, &held, false, 0, terms)),
+        ("cancelling", verbs.release(&keys, &waiting, false, 0, terms)),
+        ("release", verbs.release(&keys, &held, false, 0, terms)),
     ]
 }
 

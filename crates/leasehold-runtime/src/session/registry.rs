@@ -48,7 +48,7 @@ struct Tracked {
 /// The waiters of this process on one name.
 #[derive(Debug)]
 struct Group {
-    spec: Arc<dyn Spec>,
+    spec: Arc<Spec>,
     waiting: BTreeMap<u64, Uuid>,
     next_place: u64,
     check_at: Moment,
@@ -85,7 +85,7 @@ pub(crate) struct Won {
 #[derive(Debug)]
 pub(crate) struct DueCheck {
     pub(crate) key: Arc<[u8]>,
-    pub(crate) spec: Arc<dyn Spec>,
+    pub(crate) spec: Arc<Spec>,
     pub(crate) waiting: Vec<(Arc<Plan>, u64)>,
 }
 
@@ -361,7 +361,7 @@ impl Tracked {
 }
 
 impl Group {
-    fn new(spec: Arc<dyn Spec>) -> Self {
+    fn new(spec: Arc<Spec>) -> Self {
         Self {
             spec,
             waiting: BTreeMap::new(),
@@ -408,50 +408,20 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_lua::{Call, Mode, Terms};
-
     use super::*;
-    use crate::engine::{Acquisition, Checked};
+    use crate::engine::Acquisition;
     use crate::session::Identity;
     use crate::{Name, Options};
 
-    /// A spec that is only asked who it is.
-    #[derive(Debug)]
-    struct Named(Name, Checked, Arc<[u8]>);
-
-    impl Spec for Named {
-        fn name(&self) -> &Name {
-            &self.0
-        }
-        fn checked(&self) -> &Checked {
-            &self.1
-        }
-        fn slot_key(&self) -> &Arc<[u8]> {
-            &self.2
-        }
-        fn acquire(&self, _: leasehold_lua::Acquisition<'_>, _: Mode, _: Terms) -> Call {
-            unreachable!("nothing is sent")
-        }
-        fn check(&self, _: &[(leasehold_lua::Acquisition<'_>, u64)], _: Terms) -> Call {
-            unreachable!("nothing is sent")
-        }
-        fn renew(&self, _: &[u8], _: u64) -> Call {
-            unreachable!("nothing is sent")
-        }
-        fn release(&self, _: &[u8], _: bool, _: Terms) -> Call {
-            unreachable!("nothing is sent")
-        }
-    }
-
     /// A registry with so many waiters on one name, whose check is due.
     fn waiting(count: u64) -> (Registry, Vec<DueCheck>) {
-        let name = Name::new("a");
-        let checked = Checked::new(&name, Options::default()).unwrap();
-        let spec = Arc::new(Named(name, checked, Arc::from(&b"key"[..])));
+        let verbs = &leasehold_lua::mutex::VERBS;
+        let made = Spec::with_prefix(verbs, b"", Name::new("a"), Options::default());
+        let spec = Arc::new(made.unwrap());
         let identity = Identity { inbox: vec![], trace: 0, host: String::new() };
         let registry = Registry::default();
         for ticket in 0..count {
-            let acquisition = Acquisition::new(&identity, &spec.1, None);
+            let acquisition = Acquisition::new(&identity, &spec, None);
             let plan = Arc::new(Plan { spec: spec.clone(), acquisition });
             registry.enter(plan.clone(), oneshot::channel().0).unwrap();
             registry.answered(plan.uuid());
@@ -467,7 +437,7 @@ mod tests {
         let at = now().plus(Duration::from_secs(1));
         assert_eq!(registry.next_check(), Moment::NEVER, "the only check is under way");
         let mut table = registry.table();
-        let key: Arc<[u8]> = Arc::from(&b"key"[..]);
+        let key = table.groups.keys().next().unwrap().clone();
         table.groups.get_mut(&key).unwrap().checking = false;
         table.groups.get_mut(&key).unwrap().check_at = Moment::NEVER;
         assert!(table.check_by(&key, at), "it would sleep for ever");

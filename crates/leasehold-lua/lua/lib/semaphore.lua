@@ -1,0 +1,53 @@
+-- The permits of a semaphore: the other half of the kind. Needs: clock, queue, shares.
+-- One key holds everything that has to agree (I14): #u is what is used, #l the limit, =id a weight that was changed after
+-- the grant (split, merged); any other permit has the weight in its id. #u changes only together with a permit.
+idle_ms = 60000
+function raised(_, _) end
+function ended(_, _, _) end
+
+local function weight_of(id)
+  local changed = redis.call('ZSCORE', holds, '=' .. id)
+  local _, _, share = split_id(id)
+  return tonumber(changed or share) or 0
+end
+
+function forget(ids)
+  local freed, changed = 0, {}
+  for i, id in ipairs(ids) do
+    freed = freed + weight_of(id)
+    changed[i] = '=' .. id
+  end
+  redis.call('ZREM', holds, unpack(changed))
+  redis.call('ZINCRBY', holds, text(-freed), '#u')
+end
+
+function cool(id)
+  redis.call('ZADD', holds, text(weight_of(id)), '=-' .. id)
+  redis.call('ZREM', holds, '=' .. id)
+end
+
+-- The limit is the server's: the first use sets it, later ones only keep it.
+local function set_up(limit)
+  if redis.call('ZSCORE', holds, '#l') then return end
+  redis.call('ZADD', holds, text(limit), '#l')
+  lasts(now_ms + idle_ms)
+end
+
+local function fits(id)
+  local limit, weight = score('#l'), weight_of(id)
+  if limit == 0 then return 0 end -- lost with its key: whoever comes next, or the check, brings it back
+  if weight > limit then return -1 end
+  return score('#u') + weight <= limit and 1 or 0
+end
+
+local function token_for(_) return '0' end
+local function token_of(_) return '0' end
+
+local function take(id, owner, note, ms, minted)
+  add(id, now_ms, minted, owner, note, now_ms + ms)
+  redis.call('ZINCRBY', holds, text(weight_of(id)), '#u')
+end
+
+-- A permit is never entered again: two of one owner are two permits.
+local function may_reenter(_, _) return false end
+local function reenter(_, _, _, _) return false end
