@@ -1,17 +1,24 @@
 //! The read-write lock: its scripts, and the calls and replies that only it has.
 
+use crate::call::{Call, Reply, number};
+use crate::holders::{self, Listed};
 use crate::keys::Keys;
+use crate::reply::{DecodeError, Fields};
 use crate::script::Script;
+use crate::terms::Terms;
 use crate::verbs::Verbs;
 
 static ACQUIRE: Script = Script::new("rwlock/acquire", include_str!("../lua/rwlock/acquire.lua"));
 static CHECK: Script = Script::new("rwlock/check", include_str!("../lua/rwlock/check.lua"));
 static RELEASE: Script = Script::new("rwlock/release", include_str!("../lua/rwlock/release.lua"));
+static FORCE_RELEASE: Script =
+    Script::new("rwlock/force_release", include_str!("../lua/rwlock/force_release.lua"));
+static INSPECT: Script = Script::new("rwlock/inspect", include_str!("../lua/rwlock/inspect.lua"));
 static RENEW: Script = Script::new("rwlock/renew", include_str!("../lua/rwlock/renew.lua"));
 
 /// Every script of it.
-pub fn scripts() -> [&'static Script; 4] {
-    [&ACQUIRE, &CHECK, &RELEASE, &RENEW]
+pub fn scripts() -> [&'static Script; 6] {
+    [&ACQUIRE, &CHECK, &RELEASE, &RENEW, &FORCE_RELEASE, &INSPECT]
 }
 
 /// What it has in common with everything that can be held.
@@ -25,3 +32,47 @@ pub static VERBS: Verbs = Verbs {
     renewal_keys: |keys| vec![keys.holds.clone(), keys.gone.clone(), keys.notes.clone()],
     fenced: true,
 };
+
+/// Ends the holds of these acquisitions.
+pub fn force_release(keys: &Keys, ids: &[&[u8]], terms: Terms) -> Call {
+    holders::force_release(&FORCE_RELEASE, &VERBS, keys, ids, terms)
+}
+
+/// Who holds (at most so many), and how many wait.
+pub fn inspect(keys: &Keys, most: u32) -> Call {
+    let keys =
+        [&keys.holds, &keys.queue, &keys.token, &keys.notes].map(std::sync::Arc::clone).into();
+    Call { script: &INSPECT, keys, args: vec![number(most.into())] }
+}
+
+/// What inspecting answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspection {
+    /// The script reached its bound: call again at once.
+    pub again: bool,
+    /// Server clock.
+    pub now_us: u64,
+    /// How many wait.
+    pub waiters: u64,
+    /// The last writer's token; 0 if none is remembered.
+    pub token: u64,
+    /// The holds, those that end first.
+    pub holds: Vec<Listed>,
+}
+
+impl Inspection {
+    /// Reads the reply of the inspect script.
+    ///
+    /// # Errors
+    /// [`DecodeError`] on anything else.
+    pub fn decode(reply: &Reply) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(reply, "inspect")?;
+        Ok(Self {
+            again: fields.flag()?,
+            now_us: fields.number()?,
+            waiters: fields.number()?,
+            token: fields.number()?,
+            holds: Listed::all(&mut fields)?,
+        })
+    }
+}

@@ -17,6 +17,8 @@ const LIBRARY: &[(&str, &str)] = &[
     ("check", include_str!("../lua/lib/check.lua")),
     ("release", include_str!("../lua/lib/release.lua")),
     ("renew", include_str!("../lua/lib/renew.lua")),
+    ("holders", include_str!("../lua/lib/holders.lua")),
+    ("force", include_str!("../lua/lib/force.lua")),
 ];
 
 /// The line that a script names a shared piece with. The piece stands where the line stood, so that a script can

@@ -102,7 +102,7 @@ impl Verbs {
         Call { script: self.renew, keys: (self.renewal_keys)(keys), args }
     }
 
-    fn fence(&self, terms: Terms, args: &mut Vec<Vec<u8>>) {
+    pub(crate) fn fence(&self, terms: Terms, args: &mut Vec<Vec<u8>>) {
         if self.fenced {
             args.extend([number(terms.fence_ms), number(terms.floor)]);
         }

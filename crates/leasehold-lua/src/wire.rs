@@ -16,6 +16,20 @@ pub fn acquisition_id(uuid: &str, lease_ms: u64, share: Share, inbox: &[u8]) -> 
     [head.as_bytes(), inbox].concat()
 }
 
+/// How much an acquisition takes, from its id.
+pub(crate) fn share_of(id: &[u8]) -> Result<Share, DecodeError> {
+    let share = id.splitn(4, |&byte| byte == b'|').nth(2).unwrap_or_default();
+    match share {
+        b"w" => Ok(Share::Exclusive),
+        b"r" => Ok(Share::Read),
+        digits => std::str::from_utf8(digits)
+            .ok()
+            .and_then(|digits| digits.parse().ok())
+            .map(Share::Weight)
+            .ok_or(DecodeError::new("id", "no share")),
+    }
+}
+
 /// Who holds or waits, for people who look: opaque to the scripts, copied from the queue into the hold.
 ///
 /// `trace` and `session` are random values of their own, not the acquisition's id or the inbox (I19): they may be

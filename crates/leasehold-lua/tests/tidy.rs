@@ -65,8 +65,11 @@ fn calls_of_the_encoders() -> Vec<Call> {
         mutex::inspect(&keys),
         mutex::queue(&keys, 1),
     ]);
+    let ids: [&[u8]; 2] = [ONE.id, ONE.id];
     calls.extend(calls_of(&rwlock::VERBS, &keys, &Settings::default()));
+    calls.extend([rwlock::force_release(&keys, &ids, TERMS), rwlock::inspect(&keys, 1)]);
     calls.extend(calls_of(&semaphore::VERBS, &keys, &semaphore::settings(1, true)));
+    calls.extend([semaphore::force_release(&keys, &ids, TERMS), semaphore::inspect(&keys, 1)]);
     calls
 }
 
