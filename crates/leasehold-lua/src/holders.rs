@@ -42,7 +42,7 @@ impl Listed {
             let id = if cooling { &id[1..] } else { id };
             let share = match wire::share_of(id)? {
                 Share::Weight(_) => Share::Weight(weight),
-                other => other,
+                other @ (Share::Exclusive | Share::Read) => other,
             };
             let (since_ms, note) = note(value);
             all.push(Self { id: id.to_vec(), cooling, share, deadline_ms, since_ms, note });
