@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use leasehold_lua::holders::Listed;
 use leasehold_lua::wire::Note;
 
 /// Who holds a lock.
@@ -27,6 +28,17 @@ pub struct Holder {
     /// How many live entries the hold has: more than one with re-entry.
     pub entries: usize,
     pub(crate) session: u64,
+    member: Member,
+}
+
+/// I19: what names a hold on the server, for the call that ends it; `Debug` shows nothing of it.
+#[derive(Clone, PartialEq, Eq)]
+struct Member(Vec<u8>);
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("_")
+    }
 }
 
 impl fmt::Display for Holder {
@@ -61,11 +73,31 @@ impl Holder {
             remaining,
             entries,
             session: note.session,
+            member: Member(Vec::new()),
         }
     }
 }
 
 impl Holder {
+    /// For primitives: one of many holds, as an inspect script listed it at `now_us`, server clock.
+    #[doc(hidden)]
+    pub fn from_listed(listed: &Listed, now_us: u64) -> Self {
+        let now_ms = now_us / 1000;
+        let since = |start: u64, end: u64| Duration::from_millis(end.saturating_sub(start));
+        // Without its note nobody knows since when.
+        let since_ms = if listed.since_ms == 0 { now_ms } else { listed.since_ms };
+        let (held_for, remaining) = (since(since_ms, now_ms), since(now_ms, listed.deadline_ms));
+        let cooling: &[u8] = if listed.cooling { b"-" } else { b"" };
+        let member = Member([cooling, &listed.id].concat());
+        Self { member, ..Self::new(&listed.note, held_for, remaining, 1) }
+    }
+
+    /// For primitives: what ends just this hold by force, if it came from [`from_listed`](Self::from_listed).
+    #[doc(hidden)]
+    pub fn member(&self) -> &[u8] {
+        &self.member.0
+    }
+
     /// For primitives: what an inspect script answered, if somebody holds (or held until the present cool-down).
     #[doc(hidden)]
     pub fn from_inspection(found: &leasehold_lua::mutex::Inspection) -> Option<Self> {
@@ -150,5 +182,36 @@ impl Queue {
             })
             .collect();
         Self { length: reply.length, waiters }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_lua::Share;
+
+    fn listed(cooling: bool, since_ms: u64) -> Listed {
+        let note = Note { pid: 7, label: "import".into(), ..Note::default() }.encode();
+        let id = b"secret|1|r|i".to_vec();
+        Listed { id, cooling, share: Share::Read, deadline_ms: 1_500, since_ms, note }
+    }
+
+    #[test]
+    fn one_of_many_holders_has_its_own_times_and_does_not_print_its_acquisition() {
+        let holder = Holder::from_listed(&listed(false, 400), 1_000_999);
+        assert_eq!(holder.held_for, Duration::from_millis(600));
+        assert_eq!(holder.remaining, Duration::from_millis(500));
+        assert_eq!(
+            (holder.pid, &*holder.label, holder.member()),
+            (7, "import", &b"secret|1|r|i"[..])
+        );
+        assert!(!format!("{holder:?} {holder}").contains("secret"), "I19");
+    }
+
+    #[test]
+    fn a_hold_without_its_note_and_a_cool_down_are_listed_too() {
+        let holder = Holder::from_listed(&listed(true, 0), 2_000_000);
+        assert_eq!((holder.held_for, holder.remaining), (Duration::ZERO, Duration::ZERO));
+        assert_eq!(holder.member(), b"-secret|1|r|i");
     }
 }
