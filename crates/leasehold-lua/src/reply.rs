@@ -202,6 +202,56 @@ impl ReleaseReply {
     }
 }
 
+/// What exchanging a hold for another answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExchangeReply {
+    /// The new acquisition holds, since now or since an earlier copy of this call.
+    Done {
+        /// Call again at once: there is more to grant.
+        again: bool,
+        /// Its fencing token; for a reader the last writer's.
+        token: u64,
+        /// How long the hold still lasts.
+        left_ms: u64,
+        /// Server clock.
+        now_us: u64,
+    },
+    /// The old one did not hold.
+    NotHeld {
+        /// Why.
+        why: Why,
+    },
+    /// Somebody else is in the way; nothing was changed.
+    Refused,
+    /// The new one was cancelled before this call arrived; nothing was changed.
+    Cancelled,
+}
+
+impl ExchangeReply {
+    /// Reads the reply of an exchange script: `{1, again, token, left_ms, now_us}`, `{0, again, why}`, `{2}` or `{4}`.
+    ///
+    /// # Errors
+    /// [`DecodeError`] on anything else.
+    pub fn decode(reply: &Reply) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(reply, "exchange")?;
+        match fields.number()? {
+            1 => Ok(Self::Done {
+                again: fields.flag()?,
+                token: fields.number()?,
+                left_ms: fields.number()?,
+                now_us: fields.number()?,
+            }),
+            0 => {
+                fields.flag()?;
+                Ok(Self::NotHeld { why: fields.why()? })
+            }
+            2 => Ok(Self::Refused),
+            4 => Ok(Self::Cancelled),
+            _ => Err(fields.unknown_code()),
+        }
+    }
+}
+
 /// What a release by force answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForceReply {

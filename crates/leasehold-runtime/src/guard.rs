@@ -60,7 +60,11 @@ impl<M: Mode> Guard<M> {
         Self { hold: hold.handed_out(), mode: PhantomData }
     }
 
-    fn state(&self) -> &Arc<HoldState> {
+    pub(crate) fn into_hold(self) -> Hold {
+        self.hold
+    }
+
+    pub(crate) fn state(&self) -> &Arc<HoldState> {
         self.hold.state()
     }
 

@@ -21,7 +21,7 @@ pub(crate) struct HoldState {
     /// When it was granted, or a little later.
     pub(crate) since: Moment,
     /// When the longest hold is reached.
-    pub(crate) limit: Moment,
+    limit: AtomicU64,
     deadline: AtomicU64,
     /// The last renewal failed: a deadline that passes now passed because Redis was out of reach.
     unreachable: AtomicBool,
@@ -41,7 +41,7 @@ impl HoldState {
         Self {
             token: FencingToken::new(token),
             since,
-            limit,
+            limit: AtomicU64::new(limit.as_nanos()),
             deadline: AtomicU64::new(deadline.as_nanos()),
             unreachable: AtomicBool::new(false),
             limited: AtomicBool::new(false),
@@ -55,7 +55,17 @@ impl HoldState {
 
     /// I2: the guard says held only before this moment.
     pub(crate) fn deadline(&self) -> Moment {
-        Moment::from_nanos(self.deadline.load(Ordering::Acquire)).min(self.limit)
+        Moment::from_nanos(self.deadline.load(Ordering::Acquire)).min(self.limit())
+    }
+
+    /// When the longest hold is reached.
+    pub(crate) fn limit(&self) -> Moment {
+        Moment::from_nanos(self.limit.load(Ordering::Relaxed))
+    }
+
+    /// It goes on with an earlier hold, whose limit stays.
+    pub(crate) fn limit_to(&self, limit: Moment) {
+        self.limit.fetch_min(limit.as_nanos(), Ordering::Relaxed);
     }
 
     /// A renewal moved the deadline; it never moves back.
@@ -66,7 +76,7 @@ impl HoldState {
 
     /// As much of a renewal or extension as the longest hold has left: the server's lease does not outlive it.
     pub(crate) fn within_limit(&self, wanted: Duration) -> Duration {
-        let left = self.limit.left();
+        let left = self.limit().left();
         if wanted > left {
             self.limited.store(true, Ordering::Relaxed);
         }
@@ -93,7 +103,7 @@ impl HoldState {
     /// Why it is lost, if it is. Looks at the clock, so that nobody depends on the watchdog being on time.
     pub(crate) fn lost(&self) -> Option<LostReason> {
         if self.lost.get().is_none() && self.deadline().passed() {
-            self.lose(if self.limit.passed() {
+            self.lose(if self.limit().passed() {
                 LostReason::HoldLimit
             } else if self.unreachable.load(Ordering::Relaxed) {
                 LostReason::Unreachable
@@ -205,6 +215,50 @@ impl Hold {
         if reason != LostReason::Shutdown {
             let name = self.state.plan.name().clone();
             self.link.shared().events.emit(&Event::ReleaseLost { name, reason });
+        }
+    }
+
+    /// For an exchange: out of the watchdog, and deaf to what is said of it meanwhile. Refused if it was lost before.
+    pub(crate) fn lend(&self) -> Result<(), LostReason> {
+        if let Some(reason) = self.state.lost() {
+            return Err(reason);
+        }
+        self.state.released.store(true, Ordering::Release);
+        self.link.shared().watchdog.disarm(self.state.plan.uuid());
+        Ok(())
+    }
+
+    /// It was not exchanged: looked after again, and renewed at once, which finds out what happened meanwhile.
+    pub(crate) fn taken_back(self) -> Self {
+        self.state.released.store(false, Ordering::Release);
+        let shared = self.link.shared();
+        shared.watchdog.arm(&self.state, Duration::ZERO, shared.settings.held_long_after);
+        shared.poke.notify_one();
+        self
+    }
+
+    /// It was lost while it was lent. What may be left of it is cleared away.
+    pub(crate) fn lost_meanwhile(mut self, reason: LostReason) -> Lost {
+        self.finished = true;
+        self.state.released.store(false, Ordering::Release);
+        self.state.lose(reason);
+        let shared = self.link.shared();
+        shared.watchdog.disarm(self.state.plan.uuid());
+        let late = shared.registry.ending(self.state.plan.uuid());
+        self.link.end(self.state.plan.clone(), late, Origin::Lost);
+        self.state.loss(reason)
+    }
+
+    /// Another hold has taken its place.
+    pub(crate) fn exchanged(mut self) {
+        self.finished = true;
+        let shared = self.link.shared();
+        let uuid = self.state.plan.uuid();
+        if shared.registry.ending(uuid) {
+            // A copy of its acquire may still arrive, and would take anew.
+            self.link.end(self.state.plan.clone(), true, Origin::Unheld);
+        } else {
+            shared.registry.forget(uuid);
         }
     }
 
