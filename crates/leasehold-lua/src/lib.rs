@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod call;
+pub mod fair;
 pub mod holders;
 pub mod keys;
 pub mod mutex;

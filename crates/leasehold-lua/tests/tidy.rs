@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use leasehold_lua::{
-    Acquisition, Call, Keys, Mode, ObjectName, Script, Settings, Terms, Verbs, mutex, rwlock,
+    Acquisition, Call, Keys, Mode, ObjectName, Script, Settings, Terms, Verbs, fair, mutex, rwlock,
     semaphore,
 };
 
@@ -36,7 +36,7 @@ fn files() -> Vec<File> {
 
 /// Every script of every primitive.
 fn scripts() -> Vec<&'static Script> {
-    [&mutex::scripts()[..], &rwlock::scripts(), &semaphore::scripts()].concat()
+    [&mutex::scripts()[..], &fair::scripts(), &rwlock::scripts(), &semaphore::scripts()].concat()
 }
 
 const TERMS: Terms = Terms { wait_ms: 1, check_ms: 2, grant_ms: 3, fence_ms: 4, floor: 5 };
@@ -64,6 +64,7 @@ fn calls_of_the_encoders() -> Vec<Call> {
         mutex::force_release(&keys, 1, TERMS),
         mutex::inspect(&keys),
         mutex::queue(&keys, 1),
+        fair::cancel(&keys, 1, "t", TERMS),
     ]);
     let ids: [&[u8]; 2] = [ONE.id, ONE.id];
     calls.extend(calls_of(&rwlock::VERBS, &keys, &Settings::default()));
