@@ -21,6 +21,26 @@ pub struct ObjectName<'a> {
     pub name: &'a [u8],
 }
 
+impl ObjectName<'_> {
+    /// Its first key, which the others begin with.
+    fn key(&self) -> Vec<u8> {
+        let mut base = self.prefix.to_vec();
+        base.extend_from_slice(format!("{LAYOUT}:{}:{{", self.kind).as_bytes());
+        match self.group {
+            Some(group) => {
+                escape(group, &mut base);
+                base.extend_from_slice(b"}=");
+                escape(self.name, &mut base);
+            }
+            None => {
+                escape(self.name, &mut base);
+                base.push(b'}');
+            }
+        }
+        base
+    }
+}
+
 /// The keys of one object.
 #[derive(Debug, Clone)]
 pub struct Keys {
@@ -41,19 +61,7 @@ pub struct Keys {
 impl Keys {
     /// The keys of an object.
     pub fn new(object: ObjectName<'_>) -> Self {
-        let mut base = object.prefix.to_vec();
-        base.extend_from_slice(format!("{LAYOUT}:{}:{{", object.kind).as_bytes());
-        match object.group {
-            Some(group) => {
-                escape(group, &mut base);
-                base.extend_from_slice(b"}=");
-                escape(object.name, &mut base);
-            }
-            None => {
-                escape(object.name, &mut base);
-                base.push(b'}');
-            }
-        }
+        let base = object.key();
         let with = |suffix: &str| [&base, suffix.as_bytes()].concat().into();
         Self {
             holds: with(""),
@@ -80,6 +88,36 @@ impl Keys {
     /// Those of permits, which have no token, in the order of the scripts' headers.
     pub(crate) fn permits(&self) -> Vec<Arc<[u8]>> {
         [&self.holds, &self.queue, &self.timeouts, &self.gone, &self.notes].map(Arc::clone).into()
+    }
+}
+
+/// The keys of one latch.
+#[derive(Debug, Clone)]
+pub struct LatchKeys {
+    /// Generation and count.
+    pub latch: Arc<[u8]>,
+    /// Who has counted down.
+    pub ids: Arc<[u8]>,
+    /// Which processes wait.
+    pub waiters: Arc<[u8]>,
+}
+
+impl LatchKeys {
+    /// The keys of a latch.
+    pub fn new(object: ObjectName<'_>) -> Self {
+        let base = object.key();
+        let with = |suffix: &str| [&base, suffix.as_bytes()].concat().into();
+        Self { latch: with(""), ids: with(":ids"), waiters: with(":waiters") }
+    }
+
+    /// Those that say how it is, in the order of the scripts' headers.
+    pub(crate) fn state(&self) -> Vec<Arc<[u8]>> {
+        [&self.latch, &self.ids].map(Arc::clone).into()
+    }
+
+    /// All of them, in the order of the scripts' headers.
+    pub(crate) fn all(&self) -> Vec<Arc<[u8]>> {
+        [&self.latch, &self.ids, &self.waiters].map(Arc::clone).into()
     }
 }
 
@@ -117,6 +155,14 @@ mod tests {
     fn keys_are_as_the_readme_prints_them() {
         assert_eq!(&*keys(None, b"orders").queue, b"app:lh1:mutex:{orders}:queue");
         assert_eq!(&*keys(Some(b"shop"), b"orders").token, b"app:lh1:mutex:{shop}=orders:token");
+    }
+
+    #[test]
+    fn the_keys_of_a_latch_share_a_hash_tag() {
+        let object = ObjectName { prefix: b"app:", kind: "latch", group: None, name: b"{x}:y" };
+        let keys = LatchKeys::new(object);
+        assert_eq!(&*keys.waiters, b"app:lh1:latch:{%7Bx%7D%3Ay}:waiters");
+        assert!(keys.all().iter().all(|key| hash_tag(key) == hash_tag(&keys.latch)));
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub mod call;
 pub mod fair;
 pub mod holders;
 pub mod keys;
+pub mod latch;
 pub mod mutex;
 pub mod reply;
 pub mod rwlock;
@@ -14,7 +15,7 @@ pub mod verbs;
 pub mod wire;
 
 pub use call::{Call, Reply};
-pub use keys::{Keys, ObjectName};
+pub use keys::{Keys, LatchKeys, ObjectName};
 pub use reply::DecodeError;
 pub use script::Script;
 pub use terms::{Acquisition, Mode, Share, Terms};

@@ -19,6 +19,8 @@ const LIBRARY: &[(&str, &str)] = &[
     ("renew", include_str!("../lua/lib/renew.lua")),
     ("holders", include_str!("../lua/lib/holders.lua")),
     ("force", include_str!("../lua/lib/force.lua")),
+    ("latch", include_str!("../lua/lib/latch.lua")),
+    ("tell", include_str!("../lua/lib/tell.lua")),
 ];
 
 /// The line that a script names a shared piece with. The piece stands where the line stood, so that a script can

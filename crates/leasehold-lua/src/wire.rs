@@ -114,6 +114,15 @@ pub enum Push {
         /// Which acquisition.
         uuid: String,
     },
+    /// A round of a topic that the process listens to is over (the generation of a latch).
+    Over {
+        /// Which registration of the process: the first part of its entry.
+        uuid: String,
+        /// Which round.
+        round: u64,
+        /// How it ended.
+        state: u64,
+    },
     /// The session's own proof that its inbox delivers.
     Proof {
         /// What it sent.
@@ -143,6 +152,11 @@ impl Push {
             [uuid, "3"] => Ok(Self::Adopted { uuid: uuid.to_owned() }),
             [uuid, "5"] => Ok(Self::Refused { uuid: uuid.to_owned() }),
             [uuid, "6"] => Ok(Self::Cancelled { uuid: uuid.to_owned() }),
+            [uuid, "4", round, state] => Ok(Self::Over {
+                uuid: uuid.to_owned(),
+                round: number(round)?,
+                state: number(state)?,
+            }),
             ["proof", nonce, ""] => Ok(Self::Proof { nonce: nonce.to_owned() }),
             _ => Err(DecodeError::new("push", "unknown form")),
         }
@@ -167,6 +181,11 @@ impl fmt::Debug for Push {
             Self::Adopted { .. } => f.write_str("Adopted"),
             Self::Refused { .. } => f.write_str("Refused"),
             Self::Cancelled { .. } => f.write_str("Cancelled"),
+            Self::Over { round, state, .. } => f
+                .debug_struct("Over")
+                .field("round", round)
+                .field("state", state)
+                .finish_non_exhaustive(),
             Self::Proof { .. } => f.write_str("Proof"),
         }
     }
@@ -200,6 +219,8 @@ mod tests {
         let granted = Push::Granted { uuid: "ab".into(), token: 5, lease_ms: 2000, at_us: 9 };
         assert_eq!(Push::decode(b"ab 1 5 2000 9").unwrap(), granted);
         assert_eq!(Push::decode(b"ab 2").unwrap(), Push::Forced { uuid: "ab".into() });
+        let over = Push::Over { uuid: "ab".into(), round: 7, state: 1 };
+        assert_eq!(Push::decode(b"ab 4 7 1").unwrap(), over);
         assert_eq!(Push::decode(b"ab 3").unwrap(), Push::Adopted { uuid: "ab".into() });
         assert_eq!(
             Push::decode(Push::proof("n").as_bytes()).unwrap(),

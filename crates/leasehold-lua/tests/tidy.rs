@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use leasehold_lua::{
-    Acquisition, Call, Keys, Mode, ObjectName, Script, Settings, Terms, Verbs, fair, mutex, rwlock,
-    semaphore,
+    Acquisition, Call, Keys, LatchKeys, Mode, ObjectName, Script, Settings, Terms, Verbs, fair,
+    latch, mutex, rwlock, semaphore,
 };
 
 #[path = "tidy/rules.rs"]
@@ -36,7 +36,14 @@ fn files() -> Vec<File> {
 
 /// Every script of every primitive.
 fn scripts() -> Vec<&'static Script> {
-    [&mutex::scripts()[..], &fair::scripts(), &rwlock::scripts(), &semaphore::scripts()].concat()
+    [
+        &mutex::scripts()[..],
+        &fair::scripts(),
+        &rwlock::scripts(),
+        &semaphore::scripts(),
+        &latch::scripts(),
+    ]
+    .concat()
 }
 
 const TERMS: Terms = Terms { wait_ms: 1, check_ms: 2, grant_ms: 3, fence_ms: 4, floor: 5 };
@@ -72,6 +79,19 @@ fn calls_of_the_encoders() -> Vec<Call> {
     calls.extend(calls_of(&semaphore::VERBS, &keys, &semaphore::settings(1, true)));
     calls.extend([semaphore::force_release(&keys, &ids, TERMS), semaphore::inspect(&keys, 1)]);
     calls
+}
+
+/// Each call of the latch, once.
+fn calls_of_the_latch() -> Vec<Call> {
+    let keys = LatchKeys::new(ObjectName { prefix: b"", kind: "latch", group: None, name: b"a" });
+    vec![
+        latch::arm(&keys, "u", 1, 2),
+        latch::count_down(&keys, 1, latch::Counter::Call("u")),
+        latch::look(&keys),
+        latch::wait(&keys, "u", b"i", 1, 2),
+        latch::leave(&keys, "u", b"i"),
+        latch::reset(&keys, 1),
+    ]
 }
 
 /// Whether an encoder may send so many; the line of an open slot begins with how many an element takes.
@@ -136,7 +156,7 @@ fn every_allowed_command_is_used() {
 
 #[test]
 fn encoders_send_what_the_headers_say() {
-    let calls = calls_of_the_encoders();
+    let calls = [calls_of_the_encoders(), calls_of_the_latch()].concat();
     let called: Vec<_> = calls.iter().map(|call| call.script.name()).collect();
     assert_eq!(called, scripts().into_iter().map(Script::name).collect::<Vec<_>>());
     for call in calls {

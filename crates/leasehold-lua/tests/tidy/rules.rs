@@ -37,7 +37,8 @@ pub(crate) const COMMANDS: [&str; 28] = [
 ];
 
 /// The names that keys are bound to, everywhere the same.
-const KEY_NAMES: [&str; 7] = ["holds", "queue", "timeouts", "token", "gone", "notes", "keys"];
+const KEY_NAMES: [&str; 10] =
+    ["holds", "queue", "timeouts", "token", "gone", "notes", "latch", "ids", "waiters", "keys"];
 
 pub(crate) const MOST_LINES: usize = 200;
 
