@@ -12,6 +12,7 @@ mod exchange;
 mod plan;
 mod read_side;
 mod spec;
+mod topic;
 mod view;
 
 use leasehold_lua::{Call, Reply, Terms};
@@ -23,6 +24,7 @@ pub use exchange::{ExchangeError, exchange};
 pub use plan::{Acquisition, Plan};
 pub use read_side::ReadSide;
 pub use spec::Spec;
+pub use topic::{Answer, AskError, GOES_ON, Line, Listener, Look, News, Over, Topic, WaitError};
 pub use view::View;
 
 /// Asks something about an object, beside any hold: sent until it is answered, refused, or the session's response

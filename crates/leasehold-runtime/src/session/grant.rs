@@ -11,8 +11,9 @@ use uuid::Uuid;
 use super::link::{Link, Order, Origin, Shared};
 use super::registry::{Outcome, Registry};
 use super::renewal::{self, Confirmed};
+use super::topics::Left;
 use crate::clock::{Moment, Sample, now};
-use crate::engine::Plan;
+use crate::engine::{News, Plan};
 use crate::error::{AcquireError, LostReason};
 use crate::hold::{Hold, HoldState};
 
@@ -58,6 +59,13 @@ impl Granter {
             Push::Adopted { uuid } => self.ended(&uuid, LostReason::NotOwner),
             Push::Refused { uuid } => self.refused(&uuid, AcquireError::NeverFits),
             Push::Cancelled { uuid } => self.refused(&uuid, AcquireError::Cancelled),
+            Push::Over { uuid, round, state } => {
+                let uuid = Uuid::parse_str(&uuid).ok();
+                let news = News { round, state };
+                if uuid.is_some_and(|uuid| self.shared.topics.pushed(uuid, news)) {
+                    self.shared.poke.notify_one();
+                }
+            }
             Push::Proof { .. } => {}
         }
     }
@@ -119,6 +127,13 @@ impl Granter {
     pub(super) fn end(&self, plan: Arc<Plan>, late: bool) {
         if let Some(orders) = self.orders.upgrade() {
             Link::new(self.shared.clone(), orders).end(plan, late, Origin::Unheld);
+        }
+    }
+
+    /// Has the thread take an entry away that nobody waits for.
+    pub(super) fn leave(&self, left: Left) {
+        if let Some(orders) = self.orders.upgrade() {
+            Link::new(self.shared.clone(), orders).leave(left);
         }
     }
 

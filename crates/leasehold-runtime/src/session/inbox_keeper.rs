@@ -60,6 +60,7 @@ pub(super) async fn keep(granter: Granter, ready: oneshot::Sender<Result<(), Con
 fn recheck(granter: &Granter) {
     granter.shared().forget_samples();
     granter.shared().registry.check_all_now();
+    granter.shared().topics.look_at_all_now();
     granter.shared().poke.notify_one();
 }
 

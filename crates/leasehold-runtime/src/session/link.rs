@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::Statistics;
 use super::registry::Registry;
+use super::topics::{Left, Topics};
 use super::watchdog::Watchdog;
 use crate::backend::{Backend, Commands, Failure, Lane, Timeouts};
 use crate::clock::{Drift, Sample};
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) own: Lane,
     pub(crate) registry: Registry,
     pub(crate) watchdog: Watchdog,
+    pub(crate) topics: Topics,
     pub(crate) events: Events,
     /// Wakes the thread when something is due earlier than it knew.
     pub(crate) poke: Notify,
@@ -77,6 +79,7 @@ pub(crate) struct Counters {
     pub(crate) checks: AtomicU64,
     pub(crate) renewals: AtomicU64,
     pub(crate) pushed_grants: AtomicU64,
+    pub(crate) looks: AtomicU64,
 }
 
 /// Why an acquisition is ended by the thread.
@@ -97,6 +100,8 @@ pub(crate) enum Origin {
 pub(crate) enum Order {
     /// End this acquisition on the server.
     End { plan: Arc<Plan>, late: bool, origin: Origin },
+    /// Take this entry away from those that are told of a topic.
+    Leave(Left),
     /// End everything, then the thread.
     Shutdown { within: Duration, done: oneshot::Sender<Result<(), ShutdownError>> },
 }
@@ -125,6 +130,7 @@ impl Shared {
             backend,
             registry: Registry::default(),
             watchdog: Watchdog::default(),
+            topics: Topics::default(),
             events,
             poke: Notify::new(),
             inbox_up: AtomicBool::new(false),
@@ -216,6 +222,11 @@ impl Link {
         drop(self.orders.send(Order::End { plan, late, origin }));
     }
 
+    /// Hands the end of an entry to the thread. After a shutdown there is nothing left to end.
+    pub(crate) fn leave(&self, left: Left) {
+        drop(self.orders.send(Order::Leave(left)));
+    }
+
     /// The client library panics outside tokio; say it instead.
     pub(crate) fn check_runtime() -> Result<(), ConfigError> {
         tokio::runtime::Handle::try_current().map(drop).map_err(|_| ConfigError::NoRuntime)
@@ -236,6 +247,8 @@ impl Link {
             checks: counters.checks.load(Ordering::Relaxed),
             renewals: counters.renewals.load(Ordering::Relaxed),
             pushed_grants: counters.pushed_grants.load(Ordering::Relaxed),
+            listening: self.shared.topics.len(),
+            looks: counters.looks.load(Ordering::Relaxed),
         }
     }
 }

@@ -6,10 +6,12 @@ mod end;
 mod grant;
 mod inbox_keeper;
 mod link;
+mod look;
 mod preflight;
 mod registry;
 mod renewal;
 mod thread;
+mod topics;
 mod watchdog;
 
 use std::fmt;
@@ -20,6 +22,7 @@ pub(crate) use grant::arm;
 pub(crate) use link::{Identity, Link, Origin};
 pub use preflight::{Finding, Preflight, Severity, Subject};
 pub(crate) use registry::Outcome;
+pub(crate) use topics::Knows;
 
 use crate::error::{ConfigError, ShutdownError};
 
@@ -143,4 +146,8 @@ pub struct Statistics {
     pub renewals: u64,
     /// Holds that arrived by a push.
     pub pushed_grants: u64,
+    /// Tasks that wait for a topic: a latch, say.
+    pub listening: usize,
+    /// Looks sent for them: about one a second and topic, however many wait.
+    pub looks: u64,
 }

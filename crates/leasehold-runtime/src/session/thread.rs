@@ -11,7 +11,8 @@ use uuid::Uuid;
 use super::grant::{Granter, confirm};
 use super::link::{Order, Origin, Shared};
 use super::registry::Outcome;
-use super::{check, end, inbox_keeper, renewal};
+use super::topics::Left;
+use super::{check, end, inbox_keeper, look, renewal};
 use crate::clock::sleep_until;
 use crate::error::{AcquireError, ConfigError, LostReason, ShutdownError};
 
@@ -78,12 +79,14 @@ impl Thread {
     ) -> Option<(Duration, Done)> {
         let shared = self.shared().clone();
         loop {
-            let next = shared.watchdog.next().min(shared.registry.next_check());
+            let due = shared.registry.next_check().min(shared.topics.next_look());
+            let next = shared.watchdog.next().min(due);
             tokio::select! {
                 order = orders.recv() => match order {
                     None => return None,
                     Some(Order::Shutdown { within, done }) => return Some((within, done)),
                     Some(Order::End { plan, late, origin }) => self.spawn_end(plan, late, origin),
+                    Some(Order::Leave(left)) => self.spawn_leave(left),
                 },
                 Some((uuid, token)) = self.confirm.recv() => {
                     self.tasks.spawn(confirm(self.granter.clone(), uuid, token));
@@ -98,6 +101,10 @@ impl Thread {
 
     fn spawn_end(&mut self, plan: Arc<crate::engine::Plan>, late: bool, origin: Origin) {
         self.ends.spawn(end::end(self.shared().clone(), plan, late, origin));
+    }
+
+    fn spawn_leave(&mut self, left: Left) {
+        self.ends.spawn(look::leave(self.shared().clone(), left));
     }
 
     fn tick(&mut self) {
@@ -115,6 +122,9 @@ impl Thread {
         }
         for due in shared.registry.due_checks() {
             self.tasks.spawn(check::check(self.granter.clone(), due));
+        }
+        for due in shared.topics.due_looks() {
+            self.tasks.spawn(look::look(self.granter.clone(), due));
         }
     }
 
@@ -140,6 +150,9 @@ impl Thread {
             shared.watchdog.disarm(state.plan.uuid()); // I3
             state.lose(LostReason::Shutdown);
             self.spawn_end(state.plan.clone(), late, Origin::Lost);
+        }
+        for left in shared.topics.close() {
+            self.spawn_leave(left);
         }
         // I20: whatever is being ended counts, guards that were dropped before the shutdown as well.
         let mut unanswered = self.ends.len();
@@ -175,6 +188,10 @@ impl Thread {
             match order {
                 Order::End { plan, late, origin } => {
                     self.spawn_end(plan, late, origin);
+                    started += 1;
+                }
+                Order::Leave(left) => {
+                    self.spawn_leave(left);
                     started += 1;
                 }
                 Order::Shutdown { done, .. } => waiting.push(done),
