@@ -142,6 +142,9 @@ impl<'a> Attempt<'a> {
             AcquireReply::Queued { position, check_ms, ticket, now_us, .. } => {
                 self.position = Some(position);
                 self.sampled(answer.sent, now_us);
+                if let Some(seat) = &self.plan.acquisition.seat {
+                    seat.told(position, now_us, self.link.settings().waiter_deadline);
+                }
                 // No later than its own lease: see the pauses of the check.
                 let check_ms = check_ms.min(self.plan.acquisition.lease_ms);
                 let check_at = now().plus(Duration::from_millis(check_ms));
@@ -172,7 +175,14 @@ impl<'a> Attempt<'a> {
                 let ours = self.plan.spec.limit().unwrap_or_default();
                 Err(AcquireError::LimitDiffers { ours, server })
             }
-            AcquireReply::Cancelled => Err(AcquireError::Closed),
+            AcquireReply::Cancelled => {
+                self.nothing_left();
+                // Whoever ended it here says why; if nobody did, it was an operator, and a copy of the acquire came back.
+                match self.told.try_recv() {
+                    Ok(told) => outcome(Ok(told)).map(|hold| Read::Asked(Asked::Holds(hold))),
+                    Err(_) => Err(AcquireError::Cancelled),
+                }
+            }
         }
     }
 

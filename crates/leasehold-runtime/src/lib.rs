@@ -14,6 +14,7 @@ mod holder;
 mod name;
 mod options;
 mod owner;
+mod position;
 mod session;
 mod token;
 
@@ -30,6 +31,7 @@ pub use holder::{Holder, Queue, Trace, Waiter};
 pub use name::{LONGEST_NAME, Name};
 pub use options::Options;
 pub use owner::Owner;
+pub use position::Position;
 pub use redis;
 pub use session::{Finding, Preflight, Session, SessionBuilder, Severity, Statistics, Subject};
 pub use token::FencingToken;

@@ -13,6 +13,7 @@ use crate::clock;
 use crate::holder::Trace;
 use crate::name::Name;
 use crate::owner::Owner;
+use crate::position::Seat;
 use crate::session::Identity;
 
 /// One attempt: one id, never used again.
@@ -27,6 +28,8 @@ pub struct Acquisition {
     pub(crate) lease_ms: u64,
     /// The runtime that it was begun on, whose connection carries its acquire.
     pub(crate) home: Option<tokio::runtime::Id>,
+    /// Where it tells its position, if anybody asked for it.
+    pub(crate) seat: Option<Seat>,
 }
 
 impl fmt::Debug for Acquisition {
@@ -61,6 +64,7 @@ impl Acquisition {
             note: note.encode(),
             lease_ms,
             home: here(),
+            seat: None,
         }
     }
 

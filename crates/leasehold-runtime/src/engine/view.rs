@@ -13,6 +13,7 @@ use crate::error::AcquireError;
 use crate::guard::{Guard, Mode};
 use crate::options::Wait;
 use crate::owner::Owner;
+use crate::position::{Board, Position, Seat, Waiting};
 use crate::session::Session;
 
 /// One way to take an object, by one owner or by nobody in particular. Owned and cheap to clone, so it can go into a
@@ -21,19 +22,29 @@ pub struct View<M: Mode> {
     session: Session,
     spec: Arc<Spec>,
     owner: Option<Owner>,
+    /// Where its waits tell their position.
+    board: Option<Board>,
     mode: PhantomData<fn() -> M>,
 }
 
 impl<M: Mode> View<M> {
     /// A view of an object.
     pub fn new(session: &Session, spec: Arc<Spec>) -> Self {
-        Self { session: session.clone(), spec, owner: None, mode: PhantomData }
+        Self { session: session.clone(), spec, owner: None, board: None, mode: PhantomData }
     }
 
     /// The same, taken as this owner: while the owner holds, it enters again.
     #[must_use]
     pub fn by(&self, owner: &Owner) -> Self {
         Self { owner: Some(owner.clone()), ..self.clone() }
+    }
+
+    /// The same, and the position of its waits. For primitives that promise an order.
+    #[must_use]
+    pub fn watched(&self) -> (Self, Position) {
+        let board = Board::default();
+        let position = Position::of(&board);
+        (Self { board: Some(board), ..self.clone() }, position)
     }
 
     /// Takes it if it is free and nobody waits; `None` if not. One round trip.
@@ -82,15 +93,19 @@ impl<M: Mode> View<M> {
     }
 
     async fn take(&self, patience: Patience) -> Result<Option<Guard<M>>, AcquireError> {
+        let plan = self.plan();
+        let _waiting = Waiting(plan.acquisition.seat.as_ref());
         // Boxed: the waiting part would make every caller's future large.
-        let taken = Box::pin(acquire::acquire(self.session.link(), self.plan(), patience)).await?;
+        let link = self.session.link();
+        let taken = Box::pin(acquire::acquire(link, plan.clone(), patience)).await?;
         Ok(taken.map(Guard::new))
     }
 
     /// A fresh acquisition of this view.
     pub(crate) fn plan(&self) -> Arc<Plan> {
         let identity = self.session.link().identity();
-        let acquisition = Acquisition::new(identity, &self.spec, self.owner.as_ref());
+        let mut acquisition = Acquisition::new(identity, &self.spec, self.owner.as_ref());
+        acquisition.seat = self.board.clone().map(Seat::at);
         Arc::new(Plan { spec: self.spec.clone(), acquisition })
     }
 
@@ -113,6 +128,7 @@ impl<M: Mode> Clone for View<M> {
             session: self.session.clone(),
             spec: self.spec.clone(),
             owner: self.owner.clone(),
+            board: self.board.clone(),
             mode: PhantomData,
         }
     }

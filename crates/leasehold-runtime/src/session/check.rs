@@ -112,7 +112,12 @@ fn settle(granter: &Granter, plan: &Arc<Plan>, sample: Sample, answer: &CheckAns
     let shared = granter.shared();
     let uuid = plan.uuid();
     match *answer {
-        CheckAnswer::Queued { ticket, .. } => shared.registry.place(uuid, ticket),
+        CheckAnswer::Queued { position, ticket } => {
+            shared.registry.place(uuid, ticket);
+            if let Some(seat) = &plan.acquisition.seat {
+                seat.told(position, sample.server_us, shared.settings.waiter_deadline);
+            }
+        }
         CheckAnswer::Taken { token, left_ms } => {
             let left = Duration::from_millis(left_ms).min(plan.options().lease);
             let deadline = shared.settings.drift.deadline_of_reply(sample.sent, left);
