@@ -159,6 +159,16 @@ pub struct Waiter {
     pub waiting_for: Duration,
     /// It has given a sign of life within its deadline.
     pub alive: bool,
+    /// Its place in the queue.
+    pub(crate) ticket: u64,
+}
+
+impl Waiter {
+    /// For primitives: names it, together with its trace, for the call that cancels it.
+    #[doc(hidden)]
+    pub fn ticket(&self) -> u64 {
+        self.ticket
+    }
 }
 
 impl Queue {
@@ -178,6 +188,7 @@ impl Queue {
                     trace: Trace(note.trace),
                     waiting_for: Duration::from_micros(now_us.saturating_sub(waiting.ticket)),
                     alive: waiting.deadline_ms > now_us / 1000,
+                    ticket: waiting.ticket,
                 }
             })
             .collect();
