@@ -5,6 +5,7 @@ pub mod fair;
 pub mod holders;
 pub mod keys;
 pub mod latch;
+pub mod multi;
 pub mod mutex;
 pub mod reply;
 pub mod rwlock;

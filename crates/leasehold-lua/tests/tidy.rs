@@ -7,7 +7,7 @@ use std::path::Path;
 
 use leasehold_lua::{
     Acquisition, Call, Keys, LatchKeys, Mode, ObjectName, Script, Settings, Terms, Verbs, fair,
-    latch, mutex, rwlock, semaphore,
+    latch, multi, mutex, rwlock, semaphore,
 };
 
 #[path = "tidy/rules.rs"]
@@ -42,6 +42,7 @@ fn scripts() -> Vec<&'static Script> {
         &rwlock::scripts(),
         &semaphore::scripts(),
         &latch::scripts(),
+        &multi::scripts(),
     ]
     .concat()
 }
@@ -81,6 +82,13 @@ fn calls_of_the_encoders() -> Vec<Call> {
     calls
 }
 
+/// The call that takes several, once.
+fn call_of_several() -> Call {
+    let keys = Keys::new(ObjectName { prefix: b"", kind: "mutex", group: None, name: b"a" });
+    let element = |verbs, limit| multi::Element { verbs, keys: &keys, acquisition: ONE, limit };
+    multi::acquire(&[element(&mutex::VERBS, None), element(&semaphore::VERBS, Some(2))], TERMS)
+}
+
 /// Each call of the latch, once.
 fn calls_of_the_latch() -> Vec<Call> {
     let keys = LatchKeys::new(ObjectName { prefix: b"", kind: "latch", group: None, name: b"a" });
@@ -97,7 +105,7 @@ fn calls_of_the_latch() -> Vec<Call> {
 /// Whether an encoder may send so many; the line of an open slot begins with how many an element takes.
 fn fits(slots: &[Slot<'_>], sent: usize) -> bool {
     let Some(open) = slots.last().filter(|slot| slot.many) else { return sent == slots.len() };
-    let words = ["one ", "two ", "three ", "four "];
+    let words = ["one ", "two ", "three ", "four ", "five ", "six "];
     let width = words.iter().position(|word| open.about.starts_with(word)).map(|at| at + 1);
     let fixed = slots.len() - 1;
     // The calls here have two elements.
@@ -156,7 +164,7 @@ fn every_allowed_command_is_used() {
 
 #[test]
 fn encoders_send_what_the_headers_say() {
-    let calls = [calls_of_the_encoders(), calls_of_the_latch()].concat();
+    let calls = [calls_of_the_encoders(), calls_of_the_latch(), vec![call_of_several()]].concat();
     let called: Vec<_> = calls.iter().map(|call| call.script.name()).collect();
     assert_eq!(called, scripts().into_iter().map(Script::name).collect::<Vec<_>>());
     for call in calls {

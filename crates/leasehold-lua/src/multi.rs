@@ -1,0 +1,95 @@
+//! Several objects at once.
+
+use crate::call::{Call, Reply, number};
+use crate::keys::Keys;
+use crate::reply::{DecodeError, Fields};
+use crate::script::Script;
+use crate::terms::{Acquisition, Terms};
+use crate::verbs::Verbs;
+
+static ACQUIRE: Script = Script::new("multi/acquire", include_str!("../lua/multi/acquire.lua"));
+
+/// Every script of it.
+pub fn scripts() -> [&'static Script; 1] {
+    [&ACQUIRE]
+}
+
+/// One of the objects.
+#[derive(Debug, Clone, Copy)]
+pub struct Element<'a> {
+    /// What it is.
+    pub verbs: &'static Verbs,
+    /// Where it is.
+    pub keys: &'a Keys,
+    /// Who takes how much of it.
+    pub acquisition: Acquisition<'a>,
+    /// The limit that its first use sets, for a kind that has one.
+    pub limit: Option<u32>,
+}
+
+/// Takes all of them or none, without waiting; all keys share a slot. One call; a resend is harmless.
+pub fn acquire(elements: &[Element<'_>], terms: Terms) -> Call {
+    let mut keys = Vec::with_capacity(elements.len() * 5);
+    let mut args = vec![number(terms.fence_ms), number(terms.floor)];
+    for element in elements {
+        let Keys { holds, queue, token, gone, notes, .. } = element.keys;
+        keys.extend([holds, queue, token, gone, notes].map(std::sync::Arc::clone));
+        let Acquisition { id, owner, note, lease_ms } = element.acquisition;
+        args.extend([element.verbs.kind.into(), id.to_vec(), owner.into(), note.to_vec()]);
+        args.extend([number(lease_ms), number(element.limit.unwrap_or(0).into())]);
+    }
+    Call { script: &ACQUIRE, keys, args }
+}
+
+/// What taking several answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MultiReply {
+    /// All are held, now or since an earlier copy of this call.
+    Taken {
+        /// Server clock.
+        now_us: u64,
+        /// Of each its token and how long it still lasts, in milliseconds.
+        holds: Vec<(u64, u64)>,
+    },
+    /// One of them is held or waited for; nothing was taken.
+    Busy {
+        /// Which, from 0.
+        which: u64,
+        /// How long its present hold still lasts.
+        left_ms: u64,
+    },
+    /// Of an earlier copy of this call only a part is held still.
+    Torn,
+    /// One of them was cancelled before this call arrived.
+    Cancelled,
+    /// One of them asks for more than there will ever be.
+    NeverFits {
+        /// Which, from 0.
+        which: u64,
+    },
+}
+
+impl MultiReply {
+    /// Reads the reply of the script.
+    ///
+    /// # Errors
+    /// [`DecodeError`] on anything else.
+    pub fn decode(reply: &Reply) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(reply, "acquire of several")?;
+        match fields.number()? {
+            1 => {
+                let now_us = fields.number()?;
+                let mut holds = Vec::new();
+                while !fields.is_empty() {
+                    holds.push((fields.number()?, fields.number()?));
+                }
+                Ok(Self::Taken { now_us, holds })
+            }
+            2 => Ok(Self::Busy { which: fields.number()?, left_ms: fields.number()? }),
+            3 => Ok(Self::Torn),
+            4 => Ok(Self::Cancelled),
+            5 => Ok(Self::NeverFits { which: fields.number()? }),
+            _ => Err(fields.unknown_code()),
+        }
+    }
+}
