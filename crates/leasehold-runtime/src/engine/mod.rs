@@ -12,6 +12,7 @@ mod exchange;
 mod plan;
 mod read_side;
 mod spec;
+mod together;
 mod topic;
 mod view;
 
@@ -24,6 +25,7 @@ pub use exchange::{ExchangeError, exchange};
 pub use plan::{Acquisition, Plan};
 pub use read_side::ReadSide;
 pub use spec::Spec;
+pub use together::{Holdable, Member, Together, take_together};
 pub use topic::{Answer, AskError, GOES_ON, Line, Listener, Look, News, Over, Topic, WaitError};
 pub use view::View;
 

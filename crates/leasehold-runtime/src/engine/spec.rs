@@ -91,6 +91,10 @@ impl Spec {
         self.share
     }
 
+    pub(crate) fn verbs(&self) -> &'static Verbs {
+        self.verbs
+    }
+
     pub(crate) fn options(&self) -> &Options {
         &self.options
     }

@@ -101,6 +101,34 @@ impl<M: Mode> View<M> {
         Ok(taken.map(Guard::new))
     }
 
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub(crate) fn spec(&self) -> &Arc<Spec> {
+        &self.spec
+    }
+
+    pub(crate) fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
+    /// The same object, held in another way.
+    pub(crate) fn holding(&self, spec: Arc<Spec>) -> Self {
+        Self { spec, ..self.clone() }
+    }
+
+    /// The same without its mode.
+    pub(crate) fn erased(&self) -> View<crate::Any> {
+        View {
+            session: self.session.clone(),
+            spec: self.spec.clone(),
+            owner: self.owner.clone(),
+            board: self.board.clone(),
+            mode: PhantomData,
+        }
+    }
+
     /// A fresh acquisition of this view.
     pub(crate) fn plan(&self) -> Arc<Plan> {
         let identity = self.session.link().identity();

@@ -1,0 +1,223 @@
+//! Taking several objects in one call, all or none (I16).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_lua::multi::{self, Element, MultiReply};
+use tokio::sync::oneshot;
+
+use super::{Plan, Spec, View};
+use crate::clock::{Sample, now};
+use crate::delivery::{Delivered, deliver};
+use crate::error::AcquireError;
+use crate::guard::{Any, Guard, Mode};
+use crate::hold::Hold;
+use crate::owner::Owner;
+use crate::session::{Link, Origin, Session, arm};
+
+/// Something that can be held, as a member of a multi-lock: a view of it without its mode.
+#[derive(Clone)]
+pub struct Member {
+    view: View<Any>,
+}
+
+/// What can be a member: primitives and their views.
+pub trait Holdable {
+    /// As a member.
+    fn member(&self) -> Member;
+}
+
+impl<M: Mode> Holdable for View<M> {
+    fn member(&self) -> Member {
+        Member { view: self.erased() }
+    }
+}
+
+impl<T: Holdable + ?Sized> Holdable for &T {
+    fn member(&self) -> Member {
+        (**self).member()
+    }
+}
+
+impl Holdable for Member {
+    fn member(&self) -> Member {
+        self.clone()
+    }
+}
+
+impl Member {
+    /// Its session.
+    pub fn session(&self) -> &Session {
+        self.view.session()
+    }
+
+    /// What is held, and how.
+    pub fn spec(&self) -> &Arc<Spec> {
+        self.view.spec()
+    }
+
+    /// As whom, if that was said.
+    pub fn owner(&self) -> Option<&Owner> {
+        self.view.owner()
+    }
+
+    /// Another way to hold the same object.
+    #[must_use]
+    pub fn holding(&self, spec: Arc<Spec>) -> Self {
+        Self { view: self.view.holding(spec) }
+    }
+
+    /// Where it stands in the global order of one session: the bytes of its key.
+    pub fn place(&self) -> &[u8] {
+        self.spec().slot_key()
+    }
+
+    /// Which members may be taken by one call: those of one session with equal numbers.
+    pub fn batch(&self) -> u16 {
+        self.session().link().shared().backend.batch_of(self.place())
+    }
+
+    /// The verbs that take it alone.
+    pub fn view(&self) -> &View<Any> {
+        &self.view
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Member").field(self.spec()).finish()
+    }
+}
+
+/// What taking several came to.
+#[derive(Debug)]
+pub enum Together {
+    /// All are held, in the order of the members.
+    Taken(Vec<Guard<Any>>),
+    /// That member is held, or others wait for it; nothing was taken.
+    Busy(usize),
+}
+
+/// Takes all members by one call, or none; it waits for no other holder. All are of one session, share a
+/// [batch](Member::batch), and are different objects. One round trip; the call is repeated while it is not answered, for
+/// `within` at most.
+///
+/// # Errors
+/// As [`View::acquire_within`], but for `TimedOut` and `Saturated`.
+///
+/// # Cancel safety
+/// Dropping the future gives back what was taken.
+pub async fn take_together(members: &[Member], within: Duration) -> Result<Together, AcquireError> {
+    Link::check_runtime()?;
+    let Some(first) = members.first() else { return Ok(Together::Taken(vec![])) };
+    let taking = Taking::enter(first.session().link(), members)?;
+    let elements: Vec<_> = taking.plans.iter().map(|plan| plan.element()).collect();
+    let call = multi::acquire(&elements, taking.link.terms());
+    let doubt = || taking.plans.iter().for_each(|plan| taking.registry_doubt(plan));
+    let answer = deliver(taking.link, &call, now().plus(within), doubt).await;
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(failed) => {
+            if !failed.doubtful {
+                taking.forget();
+            }
+            return Err(failed.error.into());
+        }
+    };
+    let reply = MultiReply::decode(&answer.reply).map_err(crate::BackendError::from)?;
+    for plan in &taking.plans {
+        taking.link.shared().registry.answered(plan.uuid());
+    }
+    match reply {
+        MultiReply::Taken { now_us, holds } if holds.len() == taking.plans.len() => {
+            let sample = Sample { sent: answer.sent, server_us: now_us };
+            taking.link.shared().sampled(first.place(), sample);
+            taking.taken(&answer, &holds).map(Together::Taken)
+        }
+        // What an earlier copy took is ended with the rest, when `taking` is dropped.
+        MultiReply::Taken { .. } | MultiReply::Torn => Ok(Together::Busy(0)),
+        MultiReply::Busy { which, .. } => {
+            taking.nothing_left(answer.doubtful);
+            Ok(Together::Busy(usize::try_from(which).unwrap_or(0)))
+        }
+        MultiReply::NeverFits { .. } => {
+            taking.nothing_left(answer.doubtful);
+            Err(AcquireError::NeverFits)
+        }
+        MultiReply::Cancelled => Err(AcquireError::Closed),
+    }
+}
+
+/// Acquisitions that are not holds yet. Dropped, they are ended by the session's thread.
+struct Taking<'a> {
+    link: &'a Link,
+    plans: Vec<Arc<Plan>>,
+}
+
+impl<'a> Taking<'a> {
+    fn enter(link: &'a Link, members: &[Member]) -> Result<Self, AcquireError> {
+        let mut taking = Self { link, plans: Vec::with_capacity(members.len()) };
+        for member in members {
+            let plan = member.view.plan();
+            link.shared().registry.enter(plan.clone(), oneshot::channel().0)?;
+            taking.plans.push(plan);
+        }
+        Ok(taking)
+    }
+
+    fn registry_doubt(&self, plan: &Plan) {
+        self.link.shared().registry.doubt(plan.uuid());
+    }
+
+    /// Surely nothing was sent.
+    fn forget(&self) {
+        self.plans.iter().for_each(|plan| self.link.shared().registry.forget(plan.uuid()));
+    }
+
+    /// The server says that it took nothing; but an earlier copy may still arrive.
+    fn nothing_left(&self, doubtful: bool) {
+        if !doubtful {
+            self.forget();
+        }
+    }
+
+    fn taken(
+        &self,
+        answer: &Delivered,
+        holds: &[(u64, u64)],
+    ) -> Result<Vec<Guard<Any>>, AcquireError> {
+        let shared = self.link.shared();
+        let mut taken: Vec<Hold> = Vec::with_capacity(holds.len());
+        for (plan, (token, left_ms)) in self.plans.iter().zip(holds) {
+            shared.saw_token(*token);
+            let left = Duration::from_millis(*left_ms).min(plan.options().lease);
+            let deadline = shared.settings.drift.deadline_of_reply(answer.sent, left);
+            let won = shared.registry.win(plan.uuid(), *token, deadline, &shared.events);
+            // Closed: what was won before is dropped here, and thereby released.
+            taken.push(arm(self.link.clone(), won.ok_or(AcquireError::Closed)?.state));
+        }
+        Ok(taken.into_iter().map(Guard::new).collect())
+    }
+}
+
+impl Plan {
+    fn element(&self) -> Element<'_> {
+        Element {
+            verbs: self.spec.verbs(),
+            keys: self.spec.keys(),
+            acquisition: self.acquisition.wire(),
+            limit: self.spec.limit(),
+        }
+    }
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        for plan in &self.plans {
+            if let Some(late) = self.link.shared().registry.ending_if_waiting(plan.uuid()) {
+                self.link.end(plan.clone(), late, Origin::Unheld);
+            }
+        }
+    }
+}
