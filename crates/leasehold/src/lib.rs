@@ -1,5 +1,9 @@
 #![doc = include_str!("../README.md")]
 
+#[cfg(feature = "fair-lock")]
+pub use leasehold_fair_lock as fair_lock;
+#[cfg(feature = "fair-lock")]
+pub use leasehold_fair_lock::FairLock;
 #[cfg(feature = "mutex")]
 pub use leasehold_mutex as mutex;
 #[cfg(feature = "mutex")]
@@ -9,6 +13,6 @@ pub use leasehold_runtime::deadpool_redis;
 pub use leasehold_runtime::{
     AcquireError, AdoptError, Any, BackendError, BackendErrorKind, Commands, ConfigError, Event,
     ExtendError, FencingToken, Finding, Guard, Holder, Lost, LostFuture, LostReason, Name, Options,
-    Owner, Preflight, Queue, ReleaseError, Session, SessionBuilder, Severity, ShutdownError,
-    Statistics, Subject, Trace, Waiter, redis,
+    Owner, Position, Preflight, Queue, ReleaseError, Session, SessionBuilder, Severity,
+    ShutdownError, Statistics, Subject, Trace, Waiter, redis,
 };
