@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use leasehold_lua::reply::{ReleaseReply, RenewReply};
+use leasehold_lua::reply::ReleaseReply;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::clock::now;
-use crate::delivery::{Undelivered, deliver};
+use crate::delivery::deliver;
 use crate::error::{BackendError, ExtendError, Lost, LostReason, ReleaseError};
 use crate::event::Event;
+use crate::extend::extend;
 use crate::hold::{Hold, HoldState, Leaving};
 use crate::holder::Trace;
 use crate::name::Name;
-use crate::options::{check_lease, whole_ms};
 use crate::owner::Owner;
 use crate::session::Origin;
 use crate::token::FencingToken;
@@ -58,6 +58,10 @@ pub struct Guard<M: Mode = Any> {
 impl<M: Mode> Guard<M> {
     pub(crate) fn new(hold: Hold) -> Self {
         Self { hold: hold.handed_out(), mode: PhantomData }
+    }
+
+    pub(crate) fn link(&self) -> &crate::session::Link {
+        self.hold.link()
     }
 
     pub(crate) fn into_hold(self) -> Hold {
@@ -131,44 +135,7 @@ impl<M: Mode> Guard<M> {
     /// # Cancel safety
     /// Dropping the future leaves the guard as it was; the extension may happen.
     pub async fn extend(&self, by: Duration) -> Result<(), ExtendError> {
-        check_lease(by)?;
-        crate::session::Link::check_runtime()?;
-        let state = self.state();
-        if let Some(reason) = state.lost() {
-            return Err(state.loss(reason).into());
-        }
-        let link = self.hold.link();
-        let asked = state.within_limit(by);
-        let call = state.plan.renew(whole_ms(asked).max(1));
-        let until = state.deadline().min(now().plus(link.settings().response_timeout));
-        let answer =
-            deliver(link, &call, until, || ()).await.map_err(|failed| self.not_extended(failed))?;
-        let unreadable = |error| self.not_extended(Undelivered { error, doubtful: true });
-        let (_, answers) =
-            RenewReply::decode(&answer.reply).map_err(|error| unreadable(error.into()))?;
-        match answers.first() {
-            Some(RenewReply::Renewed { left_ms }) => {
-                let left = Duration::from_millis(*left_ms).min(asked);
-                state.renewed_until(link.settings().drift.deadline_of_reply(answer.sent, left));
-                Ok(())
-            }
-            Some(RenewReply::NotHeld { why }) => {
-                let reason = LostReason::of(*why);
-                state.lose(reason);
-                Err(state.loss(reason).into())
-            }
-            Some(RenewReply::Refused { error }) => Err(unreadable(crate::backend::caught(error))),
-            None => Err(unreadable(BackendError::timed_out())),
-        }
-    }
-
-    fn not_extended(&self, failed: Undelivered) -> ExtendError {
-        let (name, source) = (self.name().clone(), failed.error);
-        if failed.doubtful {
-            ExtendError::Unknown { name, source }
-        } else {
-            ExtendError::Backend { name, source }
-        }
+        extend(self.hold.link(), self.state(), by).await
     }
 
     /// Releases, and says what became of the hold. One round trip; while Redis does not answer it is repeated for at most

@@ -30,6 +30,8 @@ pub(crate) struct HoldState {
     released: AtomicBool,
     lost: OnceLock<LostReason>,
     ended: CancellationToken,
+    /// What else ends with it.
+    on_loss: OnceLock<Box<dyn Fn() + Send + Sync>>,
     events: Events,
 }
 
@@ -48,6 +50,7 @@ impl HoldState {
             released: AtomicBool::new(false),
             lost: OnceLock::new(),
             ended: CancellationToken::new(),
+            on_loss: OnceLock::new(),
             events,
             plan,
         }
@@ -98,6 +101,28 @@ impl HoldState {
             self.events.emit(&Event::HoldLimit { name: name.clone() });
         }
         self.events.emit(&Event::Lost { name, reason });
+        if let Some(on_loss) = self.on_loss.get() {
+            on_loss();
+        }
+    }
+
+    /// Calls this when the hold is lost; a hold is in one bundle at the most. It may be lost already.
+    pub(crate) fn on_loss(&self, call: impl Fn() + Send + Sync + 'static) {
+        drop(self.on_loss.set(Box::new(call)));
+        let known = self.on_loss.get().filter(|_| self.known_loss().is_some());
+        if let Some(on_loss) = known {
+            on_loss();
+        }
+    }
+
+    /// Why it is lost, if that is known already: nobody looks at the clock.
+    pub(crate) fn known_loss(&self) -> Option<LostReason> {
+        self.lost.get().copied()
+    }
+
+    /// It shuts everybody else out.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.plan.spec.share() == leasehold_lua::Share::Exclusive
     }
 
     /// Why it is lost, if it is. Looks at the clock, so that nobody depends on the watchdog being on time.

@@ -8,6 +8,7 @@ mod delivery;
 pub mod engine;
 mod error;
 mod event;
+mod extend;
 mod guard;
 mod hold;
 mod holder;

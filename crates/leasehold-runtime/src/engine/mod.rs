@@ -8,6 +8,7 @@
 //!
 //! The module is under semver, but grows with each primitive.
 
+mod bundle;
 mod exchange;
 mod plan;
 mod read_side;
@@ -21,6 +22,7 @@ use leasehold_lua::{Call, Reply, Terms};
 use crate::error::BackendError;
 use crate::session::Session;
 
+pub use bundle::Bundle;
 pub use exchange::{ExchangeError, exchange};
 pub use plan::{Acquisition, Plan};
 pub use read_side::ReadSide;
