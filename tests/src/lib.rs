@@ -8,6 +8,7 @@
 //! - [`fake`]: a server that answers what a test has written, and an address whose server changes.
 //! - [`history`]: checks that holds did not overlap and that their tokens grew.
 //! - [`Worker`]: a process that locks, to be killed and frozen.
+//! - [`fair`]: what suites of the fair lock begin with.
 //! - [`scene`]: what suites of the mutex begin with, and look at in the end.
 //! - [`rig`]: hears every command, samples times to live, counts and kills connections.
 //! - [`acl`]: users with the rights that a lock needs, or fewer; [`refused`]: what the types refuse.
@@ -23,6 +24,7 @@
 pub mod acl;
 mod clock_shim;
 pub mod conformance;
+pub mod fair;
 pub mod fake;
 pub mod history;
 pub mod measure;

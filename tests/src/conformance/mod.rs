@@ -56,6 +56,7 @@ pub mod broken;
 pub mod crowd;
 pub mod exclusive;
 pub mod exclusive_crowd;
+mod fair_lock;
 pub mod fifo;
 pub mod held;
 mod holdable;
