@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_lua::mutex as scripts;
-use leasehold_runtime::engine::{self, ReadSide, Spec};
+use leasehold_runtime::engine::{self, Holdable, Member, ReadSide, Spec};
 use leasehold_runtime::{
     AcquireError, AdoptError, BackendError, ConfigError, Exclusive, Holder, Mode, Name, Options,
     Owner, Queue, Session,
@@ -233,6 +233,13 @@ impl Mutex {
     /// Dropping the future may or may not have ended the hold.
     pub async fn force_release(&self) -> Result<Option<Holder>, BackendError> {
         self.side.force_release().await
+    }
+}
+
+/// As a member of a multi-lock.
+impl Holdable for Mutex {
+    fn member(&self) -> Member {
+        self.view.member()
     }
 }
 

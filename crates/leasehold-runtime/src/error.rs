@@ -61,6 +61,26 @@ pub enum ConfigError {
         /// The longest hold.
         hold_at_most: Duration,
     },
+    /// A multi-lock has no member, or more than 64.
+    #[error("a multi-lock has 1 to 64 members, not {count}")]
+    Members {
+        /// How many were named.
+        count: usize,
+    },
+    /// Members of one multi-lock that name the same object but as two owners.
+    #[error("a multi-lock takes {name} once, as one owner")]
+    Owners {
+        /// The object.
+        name: Name,
+    },
+    /// The sessions of one multi-lock have no names of their own, so nothing orders their servers.
+    #[error("the {sessions} sessions of a multi-lock have {names} names: name each by its server")]
+    SessionNames {
+        /// How many sessions.
+        sessions: usize,
+        /// How many different names.
+        names: usize,
+    },
     /// An option of the session is out of its bounds.
     #[error("the option {option} must be {bounds}")]
     SessionOption {

@@ -9,6 +9,7 @@
 //! The module is under semver, but grows with each primitive.
 
 mod bundle;
+mod countdown;
 mod exchange;
 mod plan;
 mod read_side;
@@ -23,6 +24,7 @@ use crate::error::BackendError;
 use crate::session::Session;
 
 pub use bundle::Bundle;
+pub use countdown::Countdown;
 pub use exchange::{ExchangeError, exchange};
 pub use plan::{Acquisition, Plan};
 pub use read_side::ReadSide;

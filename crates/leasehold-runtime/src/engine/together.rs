@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_lua::Share;
 use leasehold_lua::multi::{self, Element, MultiReply};
 use tokio::sync::oneshot;
 
 use super::{Plan, Spec, View};
 use crate::clock::{Sample, now};
 use crate::delivery::{Delivered, deliver};
-use crate::error::AcquireError;
+use crate::error::{AcquireError, ConfigError};
 use crate::guard::{Any, Guard, Mode};
 use crate::hold::Hold;
 use crate::owner::Owner;
@@ -62,10 +63,30 @@ impl Member {
         self.view.owner()
     }
 
-    /// Another way to hold the same object.
-    #[must_use]
-    pub fn holding(&self, spec: Arc<Spec>) -> Self {
-        Self { view: self.view.holding(spec) }
+    /// The lease that it is held with.
+    pub fn lease(&self) -> Duration {
+        self.spec().options().lease
+    }
+
+    /// Both of the same object as one: writing wins over reading, permits add up.
+    ///
+    /// # Errors
+    /// [`ConfigError::Owners`] if they are taken as two owners.
+    pub fn joined(&self, other: &Self) -> Result<Self, ConfigError> {
+        let name = || self.spec().name().clone();
+        let owner = match (self.owner(), other.owner()) {
+            (Some(one), Some(two)) if one != two => {
+                return Err(ConfigError::Owners { name: name() });
+            }
+            (one, two) => one.or(two).cloned(),
+        };
+        let share = match (self.spec().share(), other.spec().share()) {
+            (Share::Weight(one), Share::Weight(two)) => Share::Weight(one.saturating_add(two)),
+            (Share::Read, Share::Read) => Share::Read,
+            _ => Share::Exclusive,
+        };
+        let view = self.view.holding(Arc::new(self.spec().sharing(share)));
+        Ok(Self { view: owner.map_or(view.clone(), |owner| view.by(&owner)) })
     }
 
     /// Where it stands in the global order of one session: the bytes of its key.

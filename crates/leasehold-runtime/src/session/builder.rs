@@ -34,6 +34,7 @@ impl SessionBuilder {
 
     fn new(backend: Backend) -> Self {
         let settings = Settings {
+            name: None,
             prefix: Vec::new(),
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_secs(2),
@@ -45,6 +46,13 @@ impl SessionBuilder {
             held_long_after: None,
         };
         Self { backend, commands: None, settings, events: Events::default() }
+    }
+
+    /// What this server is called, the same in every process; default nothing. A multi-lock over several sessions goes by
+    /// the order of their names.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.settings.name = Some(name.into());
+        self
     }
 
     /// Put in front of every key and channel, so that an ACL rule can name them; default none. At most 256 bytes, no

@@ -22,6 +22,8 @@ use crate::options::whole_ms;
 /// Options of a session, checked.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
+    /// What the user calls its server.
+    pub(crate) name: Option<String>,
     pub(crate) prefix: Vec<u8>,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,

@@ -121,6 +121,21 @@ impl Session {
         &self.link.settings().prefix
     }
 
+    /// What [`SessionBuilder::named`] called its server.
+    pub fn name(&self) -> Option<&str> {
+        self.link.settings().name.as_deref()
+    }
+
+    /// How long one call waits for its answer.
+    pub fn response_timeout(&self) -> Duration {
+        self.link.settings().response_timeout
+    }
+
+    /// Whether both are handles of one session.
+    pub fn is_same(&self, other: &Self) -> bool {
+        std::sync::Arc::ptr_eq(self.link.shared(), other.link.shared())
+    }
+
     pub(crate) fn link(&self) -> &Link {
         &self.link
     }
