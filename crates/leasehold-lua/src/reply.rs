@@ -404,6 +404,10 @@ impl<'a> Fields<'a> {
         Ok(first)
     }
 
+    pub(crate) fn any(&mut self) -> Result<&'a Reply, DecodeError> {
+        self.next()
+    }
+
     pub(crate) fn number(&mut self) -> Result<u64, DecodeError> {
         let not_a_number = DecodeError::new(self.what, "not a number");
         match self.next()? {
@@ -434,7 +438,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn why(&mut self) -> Result<Why, DecodeError> {
+    pub(crate) fn why(&mut self) -> Result<Why, DecodeError> {
         match self.number()? {
             0 => Ok(Why::Absent),
             1 => Ok(Why::OtherHolder),

@@ -79,7 +79,20 @@ fn calls_of_the_encoders() -> Vec<Call> {
     calls.extend([rwlock::force_release(&keys, &ids, TERMS), rwlock::inspect(&keys, 1)]);
     calls.extend(calls_of(&semaphore::VERBS, &keys, &semaphore::settings(1, true)));
     calls.extend([semaphore::force_release(&keys, &ids, TERMS), semaphore::inspect(&keys, 1)]);
+    calls.extend(calls_of_permits(&keys));
     calls
+}
+
+/// The calls that only the semaphore has.
+fn calls_of_permits(keys: &Keys) -> [Call; 5] {
+    let ended = semaphore::Ended { name: ONE.id, late: true, at_least_ms: 0 };
+    [
+        semaphore::set_limit(keys, 1, TERMS),
+        semaphore::release_many(keys, &[ended, ended], TERMS),
+        semaphore::split(keys, ONE.id, ONE),
+        semaphore::merge(keys, ONE.id, ONE.id),
+        semaphore::adopt(keys, ONE),
+    ]
 }
 
 /// The call that takes several, once.

@@ -11,6 +11,9 @@ local function attend(id, ticket, owner, note)
       return { 6 }
     end
     if known then leave(id) end
+  elseif fits(id) < 0 then
+    leave(id) -- wherever it stands: those before it need not be granted first
+    return { 5 }
   elseif known then
     refresh(id, owner, note)
   else

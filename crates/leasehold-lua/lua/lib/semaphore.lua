@@ -12,13 +12,15 @@ local function weight_of(id)
 end
 
 function forget(ids)
-  local freed, changed = 0, {}
+  local changed, freed = {}, 0
+  for i, id in ipairs(ids) do changed[i] = '=' .. id end
+  local weights = redis.call('ZMSCORE', holds, unpack(changed))
   for i, id in ipairs(ids) do
-    freed = freed + weight_of(id)
-    changed[i] = '=' .. id
+    local _, _, share = split_id(id)
+    freed = freed + (tonumber(weights[i] or share) or 0)
   end
   redis.call('ZREM', holds, unpack(changed))
-  redis.call('ZINCRBY', holds, text(-freed), '#u')
+  redis.call('ZADD', holds, text(score('#u') - freed), '#u')
 end
 
 function cool(id)
@@ -26,9 +28,11 @@ function cool(id)
   redis.call('ZREM', holds, '=' .. id)
 end
 
--- The limit is the server's: the first use sets it, later ones only keep it.
+-- The limit is the server's: the first use sets it, later ones only keep it. Where it was lost the permits were lost
+-- with it, and nobody would clear their notes away.
 local function set_up(limit)
   if redis.call('ZSCORE', holds, '#l') then return end
+  if type(redis.pcall('HLEN', notes)) == 'number' then redis.call('DEL', notes) end
   redis.call('ZADD', holds, text(limit), '#l')
   lasts(now_ms + idle_ms)
 end
@@ -44,8 +48,7 @@ local function token_for(_) return '0' end
 local function token_of(_) return '0' end
 
 local function take(id, owner, note, ms, minted)
-  add(id, now_ms, minted, owner, note, now_ms + ms)
-  redis.call('ZINCRBY', holds, text(weight_of(id)), '#u')
+  add(id, now_ms, minted, owner, note, now_ms + ms, text(score('#u') + weight_of(id)), '#u')
 end
 
 -- A permit is never entered again: two of one owner are two permits.

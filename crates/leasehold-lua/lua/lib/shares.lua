@@ -50,13 +50,13 @@ local function lasts(deadline)
   if redis.call('PTTL', notes) < deadline - now_ms then redis.call('PEXPIREAT', notes, text(deadline)) end
 end
 
--- The note first: a key that is not ours refuses before anything is held.
-local function add(id, since, minted, owner, note, deadline)
+-- The note first: a key that is not ours refuses before anything is held. `…` what changes together with the hold.
+local function add(id, since, minted, owner, note, deadline, ...)
   local mates = entries_of(owner)
   mates[#mates + 1] = id
   redis.call('HSET', notes, id, text(since) .. '|' .. minted .. '|' .. owner .. '|' .. note)
   keep_entries(owner, mates)
-  redis.call('ZADD', holds, text(deadline), id)
+  redis.call('ZADD', holds, text(deadline), id, ...)
   lasts(math.max(deadline, now_ms + idle_ms))
   raised(id, deadline)
 end
@@ -69,11 +69,12 @@ local function extend(id, deadline)
   raised(id, deadline)
 end
 
--- Out of the zset, the notes and the lists of their owners.
+-- Out of the zset, the notes and the lists of their owners. Notes that are not ours refuse before anything is given
+-- back: refused after that, the next call would give it back once more.
 local function remove(ids)
-  forget(ids)
   local values = redis.call('HMGET', notes, unpack(ids))
   redis.call('ZREM', holds, unpack(ids))
+  forget(ids)
   redis.call('HDEL', notes, unpack(ids))
   local seen = {}
   for i = 1, #ids do

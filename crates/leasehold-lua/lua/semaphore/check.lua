@@ -6,7 +6,7 @@ KEYS[1]   holds        zset: id -> deadline, ms; limit and used
 KEYS[2]   queue        zset: waiting id -> ticket
 KEYS[3]   timeouts     hash: waiting id -> deadline, owner, note
 KEYS[4]   gone         zset: id whose acquire may still arrive -> until, ms
-KEYS[5]   notes        hash: id -> since, owner, note
+KEYS[5]   notes        hash: id -> since, token, owner, note
 ARGV[1]   wait_ms      number: a waiter that stays silent so long is dead
 ARGV[2]   check_ms     number: longest pause until the next check
 ARGV[3]   grant_ms     number: lease of a pushed grant

@@ -26,7 +26,7 @@ pub(crate) const COMMANDS: [&str; 28] = [
     "ZADD",
     "ZCARD",
     "ZCOUNT",
-    "ZINCRBY",
+    "ZMSCORE",
     "ZRANDMEMBER",
     "ZRANGE",
     "ZRANGEBYSCORE",
