@@ -109,8 +109,8 @@ impl MultiLock {
     /// # Errors
     /// * [`Config`](AcquireError::Config): no member or more than 64, or sessions without names of their own; nothing was
     ///   sent.
-    /// * [`ValidityTooShort`](AcquireError::ValidityTooShort): when the last was taken, the first had less than a tenth
-    ///   of its lease left; all were given back.
+    /// * [`ValidityTooShort`](AcquireError::ValidityTooShort): when the last was taken, one had less than a tenth of its
+    ///   lease (or of the grant lease, if that is shorter) left; all were given back.
     /// * The others are those of the member that could not be taken, and name it: see the acquire of its primitive.
     ///
     /// # Cancel safety
@@ -190,11 +190,11 @@ fn together(members: &[Member]) -> bool {
         .all(|member| member.session().is_same(first.session()) && member.batch() == first.batch())
 }
 
-/// Validity is the least of the members'; below a tenth of a lease it is not worth having.
+/// Validity is the least of the members'; below a tenth of a first lease it is not worth having.
 fn valid(members: &[Member], guards: Vec<Guard<Any>>) -> Result<MultiGuard, AcquireError> {
     let bundle = Bundle::new(guards);
     let remaining = bundle.remaining();
-    let shortest = members.iter().map(Member::lease).min().unwrap_or_default();
+    let shortest = members.iter().map(Member::first_lease).min().unwrap_or_default();
     if remaining < shortest / 10 {
         return Err(AcquireError::ValidityTooShort { remaining });
     }

@@ -63,9 +63,9 @@ impl Member {
         self.view.owner()
     }
 
-    /// The lease that it is held with.
-    pub fn lease(&self) -> Duration {
-        self.spec().options().lease
+    /// The lease that it is held with at first: a hold that is handed over begins with the short grant lease.
+    pub fn first_lease(&self) -> Duration {
+        self.spec().options().lease.min(self.session().link().settings().grant_lease)
     }
 
     /// Both of the same object as one: writing wins over reading, permits add up.
