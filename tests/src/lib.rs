@@ -12,6 +12,7 @@
 //! - [`scene`]: what suites of the mutex begin with, and look at in the end.
 //! - [`rig`]: hears every command, samples times to live, counts and kills connections.
 //! - [`acl`]: users with the rights that a lock needs, or fewer; [`refused`]: what the types refuse.
+//! - [`cost`]: client commands of anything that can be held.
 //! - [`measure`]: figures of a measurement.
 //! - [`eventually`]: waits for a fact; tests use it where they would sleep.
 //! - [`rounds`]: how often a long loop runs, with and without `scripts/test --soak`.
@@ -24,6 +25,7 @@
 pub mod acl;
 mod clock_shim;
 pub mod conformance;
+pub mod cost;
 pub mod fair;
 pub mod fake;
 pub mod history;
