@@ -13,6 +13,7 @@
 //! - [`rig`]: hears every command, samples times to live, counts and kills connections.
 //! - [`acl`]: users with the rights that a lock needs, or fewer; [`refused`]: what the types refuse.
 //! - [`cost`]: client commands of anything that can be held.
+//! - [`mod@latch`]: the same for suites of the latch.
 //! - [`measure`]: figures of a measurement.
 //! - [`eventually`]: waits for a fact; tests use it where they would sleep.
 //! - [`rounds`]: how often a long loop runs, with and without `scripts/test --soak`.
@@ -29,6 +30,7 @@ pub mod cost;
 pub mod fair;
 pub mod fake;
 pub mod history;
+pub mod latch;
 pub mod measure;
 mod poll;
 pub mod proxy;

@@ -4,6 +4,10 @@
 pub use leasehold_fair_lock as fair_lock;
 #[cfg(feature = "fair-lock")]
 pub use leasehold_fair_lock::FairLock;
+#[cfg(feature = "latch")]
+pub use leasehold_latch as latch;
+#[cfg(feature = "latch")]
+pub use leasehold_latch::{Latch, LatchError, LatchOptions};
 #[cfg(feature = "mutex")]
 pub use leasehold_mutex as mutex;
 #[cfg(feature = "mutex")]

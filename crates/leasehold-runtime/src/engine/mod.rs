@@ -30,7 +30,9 @@ pub use plan::{Acquisition, Plan};
 pub use read_side::ReadSide;
 pub use spec::Spec;
 pub use together::{Holdable, Member, Together, take_together};
-pub use topic::{Answer, AskError, GOES_ON, Line, Listener, Look, News, Over, Topic, WaitError};
+pub use topic::{
+    Answer, AskError, GOES_ON, Line, Listener, Look, News, Over, Topic, WaitError, check_name,
+};
 pub use view::View;
 
 /// Asks something about an object, beside any hold: sent until it is answered, refused, or the session's response

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::clock::{Moment, now, sleep_until};
 use crate::delivery::deliver;
 use crate::error::{BackendError, ConfigError};
+use crate::name::Name;
 use crate::session::{Knows, Link, Session};
 
 /// What a primitive says of its topic. The tasks of a session that wait for topics of equal keys share one entry at the
@@ -122,6 +123,14 @@ pub struct Answer {
     pub reply: Reply,
     /// An earlier copy of the call got no answer and may have run.
     pub doubtful: bool,
+}
+
+/// Checks the bounds of a name, before anything is made of it.
+///
+/// # Errors
+/// [`ConfigError::Name`] if name or group are out of them.
+pub fn check_name(name: &Name) -> Result<(), ConfigError> {
+    name.check()
 }
 
 /// A topic and the session that asks and waits for it.
