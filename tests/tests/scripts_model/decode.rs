@@ -74,6 +74,7 @@ pub(crate) fn pushes(messages: Vec<(usize, Message)>) -> (Option<u64>, Vec<(usiz
             Message::Refused { .. } | Message::Cancelled { .. } => {
                 panic!("a mutex never refuses a waiter, and nobody cancels one here")
             }
+            Message::Over { .. } => panic!("no latch is here"),
             Message::Proof { .. } => panic!("nobody proves an inbox here"),
         };
         all.push((inbox, push));
