@@ -1,5 +1,5 @@
-//! The mutex's scripts on a real server against a model of the protocol, step by step: replies, pushes, keys and the
-//! invariants I1, I4, I5, I6, I8, I10, I17 and I21.
+//! The scripts of mutex and fair lock on a real server against a model of the protocol, step by step: replies, pushes,
+//! keys and the invariants I1, I4, I5, I6, I8, I10, I17 and I21.
 //!
 //! A failure names its seed; `LEASEHOLD_SEED=<seed> cargo test -p leasehold-tests --test scripts_model` runs that case
 //! first. The model's clock is the server's: each answer or push says when its script ran, and the steps keep clear of

@@ -4,14 +4,16 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold_lua::wire::Push as Message;
-use leasehold_lua::{Acquisition, Call, Keys, Mode, ObjectName, Reply, Settings, Terms, mutex};
+use leasehold_lua::{
+    Acquisition, Call, Keys, Mode, ObjectName, Reply, Settings, Terms, fair, mutex,
+};
 use leasehold_tests::Server;
 use redis::{Connection, ConnectionLike, Pipeline, Value};
 
 use super::answer::{Answer, Snapshot};
 use super::decode;
 use super::reference::{CHECK_MS, GRANT_MS, INBOXES, KEYS, Key, Push};
-use super::request::{Request, World, channel, note, number_of, owner_name};
+use super::request::{Request, World, channel, note, number_of, owner_name, uuid};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Answers of the probe that follow its first clock and the markers: the keys, their ends, their number, a clock.
@@ -284,6 +286,7 @@ impl Bench {
                 mutex::adopt(keys, acquisition(world, *id, &text(*id, *owner)))
             }
             Request::Force { token, .. } => mutex::force_release(keys, *token, terms),
+            Request::Cancel { ticket, id, .. } => fair::cancel(keys, *ticket, &uuid(*id), terms),
             Request::Inspect => mutex::inspect(keys),
             Request::Queue { most } => mutex::queue(keys, *most),
         }
@@ -292,8 +295,9 @@ impl Bench {
 
 /// The texts of all scripts after these changes; each change must find its text.
 fn sources(changes: &[Change]) -> Sources {
-    let mut all: HashMap<_, _> =
-        mutex::scripts().map(|script| (script.name(), script.source().to_owned())).into();
+    let scripts = [&mutex::scripts()[..], &fair::scripts()].concat();
+    let texts = scripts.iter().map(|script| (script.name(), script.source().to_owned()));
+    let mut all: HashMap<_, _> = texts.collect();
     for Change { from, to } in changes {
         let found = all.values().any(|text| text.contains(from));
         assert!(found, "no script holds {from:?}");

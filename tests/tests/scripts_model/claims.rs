@@ -88,6 +88,8 @@ impl Claims {
                     granted.push((*id, owner(*id), *token, *lease_ms));
                 }
                 Push::Forced { id } | Push::Adopted { id } => self.end(*id),
+                // It waited: nothing was promised.
+                Push::Cancelled { .. } => {}
             }
         }
         // Grants of one script are made in the order of their tokens.
@@ -181,7 +183,7 @@ impl Claims {
                 }
                 Ok(vec![])
             }
-            Request::Inspect | Request::Queue { .. } => Ok(vec![]),
+            Request::Cancel { .. } | Request::Inspect | Request::Queue { .. } => Ok(vec![]),
         }
     }
 

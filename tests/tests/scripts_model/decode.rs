@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_lua::Reply;
+use leasehold_lua::fair::CancelReply;
 use leasehold_lua::mutex::{AdoptReply, HoldState, Inspection, QueueReply};
 use leasehold_lua::reply::{
     AcquireReply, CheckAnswer, CheckReply, ForceReply, ReleaseReply, RenewReply, Why,
@@ -71,9 +72,8 @@ pub(crate) fn pushes(messages: Vec<(usize, Message)>) -> (Option<u64>, Vec<(usiz
             }
             Message::Forced { uuid } => Push::Forced { id: number_of(&uuid) },
             Message::Adopted { uuid } => Push::Adopted { id: number_of(&uuid) },
-            Message::Refused { .. } | Message::Cancelled { .. } => {
-                panic!("a mutex never refuses a waiter, and nobody cancels one here")
-            }
+            Message::Cancelled { uuid } => Push::Cancelled { id: number_of(&uuid) },
+            Message::Refused { .. } => panic!("an exclusive lock never refuses a waiter"),
             Message::Over { .. } => panic!("no latch is here"),
             Message::Proof { .. } => panic!("nobody proves an inbox here"),
         };
@@ -96,6 +96,12 @@ pub(crate) fn answer(request: &Request, reply: &Reply) -> Result<(Answer, Option
         Request::Force { .. } => ForceReply::decode(reply).map(|ForceReply { ended, again }| {
             (Answer::new(if ended { "ended" } else { "not that hold" }).again(again), None)
         }),
+        Request::Cancel { .. } => {
+            CancelReply::decode(reply).map(|CancelReply { cancelled, again }| {
+                let says = if cancelled { "cancelled" } else { "no such waiter" };
+                (Answer::new(says).again(again), None)
+            })
+        }
         Request::Inspect => Inspection::decode(reply).map(inspected),
         Request::Queue { .. } => QueueReply::decode(reply).map(|found| queue(&found)),
     };
@@ -297,6 +303,11 @@ fn entry(value: &str, id: usize) -> Result<Entry, String> {
 }
 
 fn mark(world: &World, member: &str) -> Result<Mark, String> {
+    if let Some(named) = member.strip_prefix("cancelled|") {
+        let (ticket, trace) = named.split_once('|').ok_or_else(|| format!("mark {member}"))?;
+        let ticket = ticket.parse().map_err(|_| format!("mark {member}"))?;
+        return Ok(Mark::Cancelled(ticket, number_of(trace)));
+    }
     let Some(forced) = member.strip_prefix("forced|") else {
         return id_of(world, member).map(Mark::Gone);
     };

@@ -63,6 +63,7 @@ impl ReferenceStateMachine for Generator {
             3 => (any_id(), any_id()).prop_map(|(id, owner_of)| Step::Adopt { id, owner_of }),
             if ended { 20 } else { 4 } => adopt_holder(scene),
             3 => named().prop_map(|named| Step::Force { named }),
+            if snapshot.queue.is_empty() { 1 } else { 5 } => cancel(scene),
             1 => Just(Step::Inspect),
             1 => (0..5_u32).prop_map(|most| Step::Queue { most }),
             8 => select(vec![100, 900, 2_100, 4_300, 11_000, 45_000, 61_000])
@@ -126,7 +127,7 @@ fn cancelled(scene: &Scene) -> Vec<usize> {
     let marks = scene.reference.snapshot().gone;
     let id = |mark: Mark| match mark {
         Mark::Gone(id) => Some(id),
-        Mark::ForcedId(_) | Mark::ForcedToken(_) => None,
+        Mark::ForcedId(_) | Mark::ForcedToken(_) | Mark::Cancelled(..) => None,
     };
     marks.into_keys().filter_map(id).collect()
 }
@@ -229,6 +230,19 @@ fn renew(scene: &Scene) -> BoxedStrategy<Step> {
     ];
     proptest::collection::vec((id, lease), 1..4)
         .prop_map(|elements| Step::Renew { elements })
+        .boxed()
+}
+
+/// Mostly somebody who waits, named rightly; else the ticket of one with the trace of another, or somebody who has left.
+fn cancel(scene: &Scene) -> BoxedStrategy<Step> {
+    let waiting = || one_of(vec![(8, scene.reference.queue.ids()), (2, cancelled(scene))]);
+    let rightly = prop::bool::weighted(0.7);
+    (waiting(), waiting(), rightly, floor())
+        .prop_map(|(id, other, rightly, floor)| Step::Cancel {
+            ticket_of: id,
+            trace_of: if rightly { id } else { other },
+            floor,
+        })
         .boxed()
 }
 

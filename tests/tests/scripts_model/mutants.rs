@@ -225,6 +225,37 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant("force does not settle", "return { code, settle({}) }", "return { code, 0 }"),
     mutant("force does not tell", "for id, _ in pairs(told) do tell(id, '2') end", ""),
     mutant(
+        "an operator's cancel ignores the ticket",
+        "redis.call('ZRANGE', queue, place, place, 'BYSCORE', 'LIMIT', 0, 16)",
+        "redis.call('ZRANGE', queue, 0, -1)",
+    ),
+    mutant(
+        "an operator's cancel ignores the trace",
+        "if note and string.sub(note, 1, #trace + 1) == trace .. '|' then",
+        "if note then",
+    ),
+    mutant(
+        "an operator's cancel does not mark the waiter",
+        "  mark(id)\n  mark(cancelled)",
+        "  mark(cancelled)",
+    ),
+    mutant(
+        "an operator's cancel does not know its own copy",
+        "elseif redis.call('ZSCORE', gone, cancelled) then",
+        "elseif false then",
+    ),
+    mutant(
+        "an operator's cancel leaves the waiter",
+        "  leave(id)\n  tell(id, '6')",
+        "  tell(id, '6')",
+    ),
+    mutant("an operator's cancel does not tell", "tell(id, '6')", ""),
+    mutant(
+        "an operator's cancel does not settle",
+        "local again = settle({})\nreturn { code, again }",
+        "return { code, 0 }",
+    ),
+    mutant(
         "a list of no waiters is the whole queue",
         "most > 0 and redis.call('ZRANGE', queue, 0, most - 1, 'WITHSCORES') or {}",
         "redis.call('ZRANGE', queue, 0, most - 1, 'WITHSCORES')",

@@ -35,6 +35,7 @@ pub(crate) enum Push {
     Granted { id: usize, token: u64, lease_ms: u64 },
     Forced { id: usize },
     Adopted { id: usize },
+    Cancelled { id: usize },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,8 @@ pub(crate) enum Mark {
     Gone(usize),
     ForcedId(usize),
     ForcedToken(u64),
+    /// Ticket and acquisition that an operator named.
+    Cancelled(u64, usize),
 }
 
 /// A collection that ends as a whole.
@@ -138,6 +141,7 @@ impl Reference {
             }
             Request::Adopt { id, owner } => self.adopt(*id, *owner),
             Request::Force { token, .. } => self.force(*token),
+            Request::Cancel { ticket, id, .. } => self.cancel(*ticket, *id),
             Request::Inspect => self.inspect(),
             Request::Queue { most } => self.list(*most),
         }
@@ -357,6 +361,22 @@ impl Reference {
         }
         let again = self.settle(&[]);
         Answer::new(says).again(again)
+    }
+
+    fn cancel(&mut self, ticket: u64, id: usize) -> Answer {
+        let named = Mark::Cancelled(ticket, id);
+        // Without its deadline (the hash was lost) a waiter has no description either: nothing names it.
+        let described = self.timeouts.of.contains_key(&id);
+        let waits = described && self.queue.ticket(id) == Some(ticket);
+        let before = self.gone.of.contains_key(&named);
+        if waits {
+            self.mark(Mark::Gone(id));
+            self.mark(named);
+            self.leave(id);
+            self.push(id, Push::Cancelled { id });
+        }
+        let again = self.settle(&[]);
+        Answer::new(if waits || before { "cancelled" } else { "no such waiter" }).again(again)
     }
 
     fn inspect(&self) -> Answer {

@@ -72,14 +72,43 @@ pub(crate) fn note(number: usize) -> String {
 /// A call, as a client makes it.
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
-    Acquire { id: usize, queues: bool, max_waiters: Option<u32>, floor: u64 },
-    Check { waiting: Vec<(usize, u64)>, floor: u64 },
-    Renew { elements: Vec<(usize, u64)> },
-    Release { id: usize, late: bool, at_least_ms: u64, floor: u64 },
-    Adopt { id: usize, owner: usize },
-    Force { token: u64, floor: u64 },
+    Acquire {
+        id: usize,
+        queues: bool,
+        max_waiters: Option<u32>,
+        floor: u64,
+    },
+    Check {
+        waiting: Vec<(usize, u64)>,
+        floor: u64,
+    },
+    Renew {
+        elements: Vec<(usize, u64)>,
+    },
+    Release {
+        id: usize,
+        late: bool,
+        at_least_ms: u64,
+        floor: u64,
+    },
+    Adopt {
+        id: usize,
+        owner: usize,
+    },
+    Force {
+        token: u64,
+        floor: u64,
+    },
+    /// By an operator; the trace is that of `id`.
+    Cancel {
+        ticket: u64,
+        id: usize,
+        floor: u64,
+    },
     Inspect,
-    Queue { most: u32 },
+    Queue {
+        most: u32,
+    },
 }
 
 impl Request {
@@ -88,7 +117,8 @@ impl Request {
             Self::Acquire { floor, .. }
             | Self::Check { floor, .. }
             | Self::Release { floor, .. }
-            | Self::Force { floor, .. } => *floor,
+            | Self::Force { floor, .. }
+            | Self::Cancel { floor, .. } => *floor,
             Self::Renew { .. } | Self::Adopt { .. } | Self::Inspect | Self::Queue { .. } => 0,
         }
     }
@@ -101,7 +131,7 @@ impl Request {
             }
             Self::Check { waiting, .. } => waiting.iter().map(|(id, _)| *id).collect(),
             Self::Renew { elements } => elements.iter().map(|(id, _)| *id).collect(),
-            Self::Force { .. } | Self::Inspect | Self::Queue { .. } => vec![],
+            Self::Force { .. } | Self::Cancel { .. } | Self::Inspect | Self::Queue { .. } => vec![],
         }
     }
 }
@@ -162,6 +192,11 @@ pub(crate) enum Step {
     },
     Force {
         named: Named,
+    },
+    Cancel {
+        ticket_of: usize,
+        trace_of: usize,
+        floor: Floor,
     },
     Inspect,
     Queue {
@@ -267,6 +302,11 @@ impl Scene {
             Step::Force { named } => {
                 Action::Send(Request::Force { token: self.token(named), floor: 0 })
             }
+            Step::Cancel { ticket_of, trace_of, floor: f } => Action::Send(Request::Cancel {
+                ticket: self.ticket(ticket_of),
+                id: trace_of,
+                floor: floor(&f),
+            }),
             Step::Inspect => Action::Send(Request::Inspect),
             Step::Queue { most } => Action::Send(Request::Queue { most }),
             Step::Forward { ms } => Action::Clock(ms.cast_signed()),
@@ -280,6 +320,13 @@ impl Scene {
             Step::Lose { key } => Action::Lose(key),
             Step::FlushScripts => Action::FlushScripts,
         }
+    }
+
+    /// As it stands in the queue, or as it was last told.
+    fn ticket(&self, id: usize) -> u64 {
+        let queue = self.reference.snapshot().queue;
+        let stands = queue.iter().find(|(_, waits)| *waits == id);
+        stands.map_or(self.tickets[id], |(ticket, _)| *ticket)
     }
 
     fn token(&self, named: Named) -> u64 {

@@ -57,4 +57,5 @@ if id then
 elseif redis.call('ZSCORE', gone, cancelled) then
   code = 1
 end
-return { code, settle({}) }
+local again = settle({})
+return { code, again }
