@@ -132,17 +132,13 @@ impl Claims {
             }
             Request::Check { waiting, .. } => {
                 let answers = CheckReply::decode(reply).map_err(unreadable)?.answers;
-                let taken =
-                    waiting.iter().zip(answers).filter_map(|((id, _), answer)| match answer {
-                        CheckAnswer::Taken { token, left_ms } => {
-                            Some((*id, self.owner_of(token, owner(*id)), token, left_ms))
-                        }
-                        CheckAnswer::Queued { .. }
-                        | CheckAnswer::Cancelled
-                        | CheckAnswer::NeverFits
-                        | CheckAnswer::TooManyEntries => None,
-                    });
-                Ok(taken.collect())
+                let mut taken = Vec::new();
+                for ((id, _), answer) in waiting.iter().zip(answers) {
+                    if let CheckAnswer::Taken { token, left_ms } = answer {
+                        taken.push((*id, self.owner_of(token, owner(*id)), token, left_ms));
+                    }
+                }
+                Ok(taken)
             }
             Request::Renew { elements } => {
                 let (_, answers) = RenewReply::decode(reply).map_err(unreadable)?;
