@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leasehold_lua::Call;
 use leasehold_lua::mutex::AdoptReply;
+use leasehold_lua::semaphore::adopted_weight;
 use tokio::sync::oneshot;
 
 use crate::delivery::deliver;
@@ -48,6 +49,9 @@ pub(crate) async fn adopt(
             let won = registry
                 .win(plan.uuid(), token, deadline, &shared.events)
                 .ok_or(AdoptError::Closed)?;
+            if let Some(weight) = adopted_weight(&answer.reply) {
+                won.state.weigh(weight);
+            }
             drop(adopting);
             Ok(arm(link.clone(), won.state))
         }

@@ -81,6 +81,18 @@ pub enum ConfigError {
         /// How many different names.
         names: usize,
     },
+    /// The limit of a semaphore is out of its bounds.
+    #[error("a limit is 1 to 999999999, not {limit}")]
+    Limit {
+        /// What was asked for.
+        limit: u32,
+    },
+    /// So many permits cannot be asked for at once, whatever the limit.
+    #[error("1 to 999999999 permits can be held at once, not {weight}")]
+    Weight {
+        /// What was asked for.
+        weight: u32,
+    },
     /// An option of the session is out of its bounds.
     #[error("the option {option} must be {bounds}")]
     SessionOption {

@@ -29,6 +29,9 @@ pub trait Mode: 'static {}
 /// A mode that shuts everybody else out: its guards have a fencing token.
 pub trait Exclusive: Mode {}
 
+/// A mode whose holds have weights: its guards say how much they hold.
+pub trait Weighted: Mode {}
+
 /// The mode of guards whose mode was erased by [`Guard::into_any`].
 #[derive(Debug)]
 pub enum Any {}
@@ -187,6 +190,13 @@ impl<M: Exclusive> Guard<M> {
     /// smaller ones. See [`FencingToken`].
     pub fn fencing_token(&self) -> FencingToken {
         self.state().token
+    }
+}
+
+impl<M: Weighted> Guard<M> {
+    /// How much it surely holds. No round trip.
+    pub fn weight(&self) -> u32 {
+        self.state().weight()
     }
 }
 

@@ -1,10 +1,11 @@
 //! A hold: what the guard owns, and what it shares with the watchdog.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use leasehold_lua::Share;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Moment, now};
@@ -23,6 +24,8 @@ pub(crate) struct HoldState {
     /// When the longest hold is reached.
     limit: AtomicU64,
     deadline: AtomicU64,
+    /// How much is surely held, of what has weights.
+    weight: AtomicU32,
     /// The last renewal failed: a deadline that passes now passed because Redis was out of reach.
     unreachable: AtomicBool,
     /// A renewal or extension was cut at the longest hold: the deadline that it gave is the end.
@@ -40,7 +43,12 @@ impl HoldState {
         let since = now();
         let options = plan.options();
         let limit = if options.renewed { since.plus(options.hold_at_most) } else { Moment::NEVER };
+        let weight = match plan.spec.share() {
+            Share::Weight(weight) => weight,
+            Share::Exclusive | Share::Read => 1,
+        };
         Self {
+            weight: AtomicU32::new(weight),
             token: FencingToken::new(token),
             since,
             limit: AtomicU64::new(limit.as_nanos()),
@@ -54,6 +62,15 @@ impl HoldState {
             events,
             plan,
         }
+    }
+
+    pub(crate) fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Acquire)
+    }
+
+    /// Never more than what the server surely keeps for it.
+    pub(crate) fn weigh(&self, weight: u32) {
+        self.weight.store(weight, Ordering::Release);
     }
 
     /// I2: the guard says held only before this moment.
@@ -285,6 +302,14 @@ impl Hold {
         } else {
             shared.registry.forget(uuid);
         }
+    }
+
+    /// It was lent, and nobody knows whether another hold has taken its place: what may be left of it is cleared away,
+    /// and nothing is told of it.
+    pub(crate) fn given_up(mut self) {
+        self.finished = true;
+        let late = self.link.shared().registry.ending(self.state.plan.uuid());
+        self.link.end(self.state.plan.clone(), late, Origin::Lost);
     }
 
     /// Stops looking after the hold without ending it.

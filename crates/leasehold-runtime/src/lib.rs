@@ -27,7 +27,7 @@ pub use error::{
     LostReason, ReleaseError, ShutdownError,
 };
 pub use event::Event;
-pub use guard::{Any, Exclusive, Guard, LostFuture, Mode};
+pub use guard::{Any, Exclusive, Guard, LostFuture, Mode, Weighted};
 pub use holder::{Holder, Queue, Trace, Waiter};
 pub use name::{LONGEST_NAME, Name};
 pub use options::Options;

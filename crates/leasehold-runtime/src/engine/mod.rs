@@ -11,6 +11,8 @@
 mod bundle;
 mod countdown;
 mod exchange;
+mod many;
+mod parts;
 mod plan;
 mod read_side;
 mod spec;
@@ -26,6 +28,8 @@ use crate::session::Session;
 pub use bundle::Bundle;
 pub use countdown::Countdown;
 pub use exchange::{ExchangeError, exchange};
+pub use many::{ReleaseMany, Report, release_all, release_named};
+pub use parts::{MergeError, SplitError, merge, split};
 pub use plan::{Acquisition, Plan};
 pub use read_side::ReadSide;
 pub use spec::Spec;

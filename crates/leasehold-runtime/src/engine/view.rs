@@ -14,7 +14,7 @@ use crate::guard::{Guard, Mode};
 use crate::options::Wait;
 use crate::owner::Owner;
 use crate::position::{Board, Position, Seat, Waiting};
-use crate::session::Session;
+use crate::session::{Link, Session};
 
 /// One way to take an object, by one owner or by nobody in particular. Owned and cheap to clone, so it can go into a
 /// task.
@@ -135,6 +135,12 @@ impl<M: Mode> View<M> {
         let mut acquisition = Acquisition::new(identity, &self.spec, self.owner.as_ref());
         acquisition.seat = self.board.clone().map(Seat::at);
         Arc::new(Plan { spec: self.spec.clone(), acquisition })
+    }
+
+    /// Whether this is a hold of the same object in the same session.
+    pub(crate) fn is_of(&self, plan: &Plan, link: &Link) -> bool {
+        self.spec.slot_key() == plan.spec.slot_key()
+            && Arc::ptr_eq(self.session.link().shared(), link.shared())
     }
 
     /// Adopts the hold of this view's owner, with the adopt call of the primitive. One round trip.
