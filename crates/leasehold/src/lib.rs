@@ -20,3 +20,7 @@ pub use leasehold_runtime::{
     Owner, Position, Preflight, Queue, ReleaseError, Session, SessionBuilder, Severity,
     ShutdownError, Statistics, Subject, Trace, Waiter, redis,
 };
+#[cfg(feature = "semaphore")]
+pub use leasehold_semaphore as semaphore;
+#[cfg(feature = "semaphore")]
+pub use leasehold_semaphore::Semaphore;
