@@ -57,8 +57,8 @@ impl Granter {
             }
             Push::Forced { uuid } => self.ended(&uuid, LostReason::ForceReleased),
             Push::Adopted { uuid } => self.ended(&uuid, LostReason::NotOwner),
-            Push::Refused { uuid } => self.refused(&uuid, AcquireError::NeverFits),
-            Push::Cancelled { uuid } => self.refused(&uuid, AcquireError::Cancelled),
+            Push::Refused { uuid } => self.refused(&uuid, AcquireError::NeverFits, true),
+            Push::Cancelled { uuid } => self.refused(&uuid, AcquireError::Cancelled, false),
             Push::Over { uuid, round, state } => {
                 let uuid = Uuid::parse_str(&uuid).ok();
                 let news = News { round, state };
@@ -70,11 +70,12 @@ impl Granter {
         }
     }
 
-    /// The server took a waiter out of its queue.
-    fn refused(&self, uuid: &str, error: AcquireError) {
+    /// The server took a waiter out of its queue. `stays`: a check may have put it back since (the limit was raised again),
+    /// and it would be granted for nobody; what an operator took out does not come back.
+    fn refused(&self, uuid: &str, error: AcquireError, stays: bool) {
         let plan = Uuid::parse_str(uuid).ok().and_then(|uuid| self.registry().candidate(uuid));
         if let Some(plan) = plan {
-            self.refuse(&plan, error, false);
+            self.refuse(&plan, error, stays);
         }
     }
 
