@@ -1,0 +1,41 @@
+//! The latch's scripts on a real server against a model of the protocol, step by step: replies, pushes, keys and the
+//! invariants I6, I15, I17 and I18.
+//!
+//! A failure names its seed; `LEASEHOLD_SEED=<seed> cargo test -p leasehold-tests --test latch_model` runs that case
+//! first. The steps keep clear of deadlines, so nothing here depends on how fast the machine is.
+
+#[path = "latch_model/bench.rs"]
+mod bench;
+#[path = "latch_model/claims.rs"]
+mod claims;
+#[path = "latch_model/generator.rs"]
+mod generator;
+#[path = "latch_model/model.rs"]
+mod model;
+#[path = "latch_model/mutants.rs"]
+mod mutants;
+#[path = "latch_model/reference.rs"]
+mod reference;
+#[path = "shares_model/runner.rs"]
+mod runner;
+
+use bench::Bench;
+use model::LatchModel;
+use mutants::MUTANTS;
+
+/// In full 2 560 cases of 50 steps, else a tenth.
+const CASES: u32 = 2_560;
+/// A mutant must be caught within so many cases.
+const MUTANT_CASES: u32 = 1_024;
+
+#[test]
+fn scripts_do_what_the_model_does() {
+    runner::agree::<LatchModel>(&mut Bench::start(), leasehold_tests::rounds(CASES));
+}
+
+/// The negative control: every mutant of the scripts is told from the real ones.
+#[test]
+fn every_mutant_of_the_scripts_is_caught() {
+    let survivors = runner::survivors::<LatchModel>(&mut Bench::start(), MUTANTS, MUTANT_CASES);
+    assert!(survivors.is_empty(), "not caught: {survivors:?}");
+}

@@ -1,0 +1,331 @@
+//! The real side: one server for all cases, its clock in the test's hands, inboxes with real subscribers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use leasehold_lua::wire::Push;
+use leasehold_lua::{Call, Keys, ObjectName, Reply, latch};
+use leasehold_tests::Server;
+use redis::{Connection, ConnectionLike, Pipeline, Value};
+
+/// How many inboxes (processes) there are.
+pub(crate) const INBOXES: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A key of the latch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    Latch,
+    Ids,
+    Waiters,
+}
+
+/// In the order of [`Found::ends_ms`].
+pub(crate) const KEYS: [Key; 3] = [Key::Latch, Key::Ids, Key::Waiters];
+
+/// A text of the scripts that is replaced by another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub(crate) from: &'static str,
+    pub(crate) to: &'static str,
+}
+
+/// So small that a case reaches them.
+const SMALL_BOUNDS: [Change; 2] = [
+    Change { from: "local MOST_TOLD = 100", to: "local MOST_TOLD = 2" },
+    Change { from: "local MOST_SWEPT = 8", to: "local MOST_SWEPT = 2" },
+];
+
+/// What the keys hold, as it stands there, and when each ends (0: there is none).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) latch: BTreeMap<String, String>,
+    pub(crate) ids: BTreeMap<String, u64>,
+    pub(crate) waiters: BTreeMap<String, u64>,
+    pub(crate) ends_ms: [u64; 3],
+}
+
+/// What one step did at the server.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Server time before, after the call, and after the probe.
+    pub(crate) before_us: u64,
+    pub(crate) called_us: u64,
+    pub(crate) probed_us: u64,
+    pub(crate) reply: Option<Reply>,
+    pub(crate) pushes: Vec<(usize, Push)>,
+    pub(crate) found: Found,
+    /// A key without an end.
+    pub(crate) endless: Option<Key>,
+    /// Keys that exist beside ours.
+    pub(crate) strangers: u64,
+}
+
+/// The text that runs for each script and its digest, by the script's name.
+type Sources = HashMap<&'static str, [String; 2]>;
+
+pub(crate) struct Bench {
+    server: Server,
+    commands: Connection,
+    inboxes: Connection,
+    subscribed: [bool; INBOXES],
+    sources: [Sources; 2],
+    /// Of an object of the kind `latch`; the first is the latch's own.
+    keys: Keys,
+    small_bounds: bool,
+    cases: u64,
+    markers: u64,
+}
+
+/// A prefix of a user's may hold a bar.
+pub(crate) fn channel(inbox: usize) -> String {
+    format!("inbox|{inbox}")
+}
+
+impl Bench {
+    /// A server with the real scripts.
+    pub(crate) fn start() -> Self {
+        let server = Server::builder().clock_shim().start();
+        let client = redis::Client::open(server.url()).expect("a URL");
+        let connection = || {
+            let connection = client.get_connection().expect("a server that answers");
+            connection.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            connection
+        };
+        let (commands, inboxes) = (connection(), connection());
+        let mut bench = Self {
+            server,
+            commands,
+            inboxes,
+            subscribed: [false; INBOXES],
+            sources: [Sources::new(), Sources::new()],
+            keys: keys_of(0),
+            small_bounds: false,
+            cases: 0,
+            markers: 0,
+        };
+        bench.change(&[]);
+        bench
+    }
+
+    /// From now on the scripts are the real ones with these changes.
+    pub(crate) fn change(&mut self, changes: &[Change]) {
+        self.sources = [sources(changes), sources(&[changes, &SMALL_BOUNDS].concat())];
+    }
+
+    /// An empty server and a name of its own.
+    pub(crate) fn begin(&mut self, small_bounds: bool) {
+        self.cases += 1;
+        self.keys = keys_of(self.cases);
+        self.small_bounds = small_bounds;
+        redis::cmd("FLUSHALL").exec(&mut self.commands).expect("FLUSHALL");
+        for inbox in 0..INBOXES {
+            self.set_inbox(inbox, true);
+        }
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    pub(crate) fn now_us(&mut self) -> u64 {
+        time(&self.commands.req_command(&redis::cmd("TIME")).expect("TIME"))
+    }
+
+    pub(crate) fn shift_clock(&self, ms: i64) {
+        let by = Duration::from_millis(ms.unsigned_abs());
+        if ms < 0 { self.server.clock().back(by) } else { self.server.clock().forward(by) }
+    }
+
+    /// A process comes, or goes away without a word.
+    pub(crate) fn set_inbox(&mut self, inbox: usize, alive: bool) {
+        if self.subscribed[inbox] == alive {
+            return;
+        }
+        let verb = if alive { "SUBSCRIBE" } else { "UNSUBSCRIBE" };
+        let command = redis::cmd(verb).arg(channel(inbox)).get_packed_command();
+        self.inboxes.send_packed_command(&command).expect("a connection");
+        self.inboxes.recv_response().expect("a confirmation");
+        self.subscribed[inbox] = alive;
+    }
+
+    pub(crate) fn lose(&mut self, key: Key) {
+        redis::cmd("DEL").arg(self.key(key)).exec(&mut self.commands).expect("DEL");
+    }
+
+    pub(crate) fn flush_scripts(&mut self) {
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut self.commands).expect("SCRIPT FLUSH");
+    }
+
+    /// Sends the call, if there is one, and looks at all that it changed.
+    pub(crate) fn send(&mut self, call: Option<&Call>) -> Result<Seen, String> {
+        let mut replies = self.round(call, "EVALSHA");
+        let unknown = |value: &Value| matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT");
+        if call.is_some() && unknown(&replies[1]) {
+            drop(self.messages());
+            replies = self.round(call, "EVAL");
+        }
+        let pushes = self.messages();
+        let calls = usize::from(call.is_some());
+        let reply = call.map(|_| reply(replies[1].clone())).transpose()?;
+        let probe = replies.split_off(replies.len() - 2 * KEYS.len() - 2);
+        let (before_us, called_us) = (time(&replies[0]), time(&replies[1 + calls]));
+        let probed_us = time(&probe[2 * KEYS.len() + 1]);
+        let ttls: Vec<i64> = probe[KEYS.len()..2 * KEYS.len()].iter().map(int).collect();
+        let existing = ttls.iter().filter(|ttl| **ttl != -2).count() as u64;
+        let mut found = found(&probe)?;
+        for (end, ttl) in found.ends_ms.iter_mut().zip(&ttls) {
+            *end = if *ttl > 0 { probed_us / 1_000 + ttl.unsigned_abs() } else { 0 };
+        }
+        Ok(Seen {
+            before_us,
+            called_us,
+            probed_us,
+            reply,
+            pushes,
+            found,
+            endless: ttls.iter().position(|ttl| *ttl == -1).map(|at| KEYS[at]),
+            strangers: int(&probe[2 * KEYS.len()]).unsigned_abs() - existing,
+        })
+    }
+
+    /// One round trip: clock, call, clock, a marker to each inbox, the probe.
+    fn round(&mut self, call: Option<&Call>, verb: &str) -> Vec<Value> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("TIME");
+        if let Some(call) = call {
+            self.add_call(&mut pipe, call, verb);
+        }
+        pipe.cmd("TIME");
+        self.markers += 1;
+        for inbox in (0..INBOXES).filter(|inbox| self.subscribed[*inbox]) {
+            pipe.cmd("PUBLISH").arg(channel(inbox)).arg(format!("marker {}", self.markers));
+        }
+        pipe.cmd("HGETALL").arg(self.key(Key::Latch));
+        for key in [Key::Ids, Key::Waiters] {
+            pipe.cmd("ZRANGE").arg(self.key(key)).arg(0).arg(-1).arg("WITHSCORES");
+        }
+        for key in KEYS {
+            pipe.cmd("PTTL").arg(self.key(key));
+        }
+        pipe.cmd("DBSIZE").cmd("TIME");
+        let packed = pipe.get_packed_pipeline();
+        self.commands.req_packed_commands(&packed, 0, pipe.len()).expect("answers")
+    }
+
+    fn add_call(&self, pipe: &mut Pipeline, call: &Call, verb: &str) {
+        let [text, digest] = &self.sources[usize::from(self.small_bounds)][call.script.name()];
+        pipe.cmd(verb).arg(if verb == "EVAL" { text } else { digest }).arg(call.keys.len());
+        for part in call.keys.iter().map(|key| &key[..]).chain(call.args.iter().map(|arg| &arg[..]))
+        {
+            pipe.arg(part);
+        }
+    }
+
+    /// What arrived at each inbox before its newest marker.
+    fn messages(&mut self) -> Vec<(usize, Push)> {
+        let marker = format!("marker {}", self.markers);
+        let mut open = self.subscribed.iter().filter(|alive| **alive).count();
+        let mut arrived = Vec::new();
+        while open > 0 {
+            let (name, payload) = message(self.inboxes.recv_response().expect("a message"));
+            if payload == marker.as_bytes() {
+                open -= 1;
+            } else if !payload.starts_with(b"marker ") {
+                let inbox = (0..INBOXES).find(|inbox| channel(*inbox) == name).expect("an inbox");
+                arrived.push((inbox, Push::decode(&payload).expect("a push")));
+            }
+        }
+        arrived
+    }
+
+    fn key(&self, key: Key) -> Vec<u8> {
+        let suffix: &[u8] = match key {
+            Key::Latch => b"",
+            Key::Ids => b":ids",
+            Key::Waiters => b":waiters",
+        };
+        [&*self.keys.holds, suffix].concat()
+    }
+}
+
+/// The texts of all scripts after these changes; each change must find its text.
+fn sources(changes: &[Change]) -> Sources {
+    let texts = latch::scripts().map(|script| (script.name(), script.source().to_owned()));
+    let mut all = HashMap::from(texts);
+    for Change { from, to } in changes {
+        let found = all.values().any(|text| text.contains(from));
+        assert!(found, "no script holds {from:?}");
+        all.values_mut().for_each(|text| *text = text.replace(from, to));
+    }
+    let digest = |text: &str| redis::Script::new(text).get_hash().to_owned();
+    all.into_iter().map(|(name, text)| (name, [text.clone(), digest(&text)])).collect()
+}
+
+fn keys_of(case: u64) -> Keys {
+    let name = format!("case {case}");
+    Keys::new(ObjectName { prefix: b"", kind: "latch", group: None, name: name.as_bytes() })
+}
+
+fn found(probe: &[Value]) -> Result<Found, String> {
+    let scores = |value: &Value| {
+        let read = |(member, score): (String, String)| {
+            let number = score.parse().map_err(|_| format!("score of {member}: {score}"))?;
+            Ok((member, number))
+        };
+        pairs(value).into_iter().map(read).collect::<Result<BTreeMap<String, u64>, String>>()
+    };
+    Ok(Found {
+        latch: pairs(&probe[0]).into_iter().collect(),
+        ids: scores(&probe[1])?,
+        waiters: scores(&probe[2])?,
+        ends_ms: [0; 3],
+    })
+}
+
+fn pairs(value: &Value) -> Vec<(String, String)> {
+    let Value::Array(parts) = value else { panic!("not a list: {value:?}") };
+    parts.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect()
+}
+
+fn text(value: &Value) -> String {
+    let Value::BulkString(bytes) = value else { panic!("not a string: {value:?}") };
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn int(value: &Value) -> i64 {
+    let Value::Int(number) = value else { panic!("not an integer: {value:?}") };
+    *number
+}
+
+fn time(value: &Value) -> u64 {
+    let Value::Array(parts) = value else { panic!("not a time: {value:?}") };
+    let number = |part: &Value| text(part).parse::<u64>().expect("a number");
+    number(&parts[0]) * 1_000_000 + number(&parts[1])
+}
+
+/// Channel and payload.
+fn message(value: Value) -> (String, Vec<u8>) {
+    let Value::Array(parts) = value else { panic!("not a message: {value:?}") };
+    match &parts[..] {
+        [kind, channel, Value::BulkString(payload)] if text(kind) == "message" => {
+            (text(channel), payload.clone())
+        }
+        _ => panic!("not a message: {parts:?}"),
+    }
+}
+
+/// A script's reply; a script that failed is a violation, not a panic.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the client's enum is open")]
+fn reply(value: Value) -> Result<Reply, String> {
+    Ok(match value {
+        Value::Nil => Reply::Nil,
+        Value::Int(number) => Reply::Int(number),
+        Value::BulkString(bytes) => Reply::Bytes(bytes),
+        Value::Array(values) => {
+            Reply::List(values.into_iter().map(reply).collect::<Result<_, _>>()?)
+        }
+        Value::ServerError(error) => return Err(format!("script failed: {error:?}")),
+        other => return Err(format!("script answered {other:?}")),
+    })
+}
