@@ -11,7 +11,8 @@
 //! * Time as an order of events: a lease ends at the client before it ends at the server or together with it, a waiter's
 //!   deadline passes, an answer comes too late to be of use. Whoever hears of a hold that has ended sees that by its
 //!   deadline. What dies leaves its hold and its place to their ends, without counting as a fault.
-//! * The kinds: exclusive (mutex, fair lock), readers and writers, permits with weights.
+//! * The kinds: exclusive (mutex, fair lock; an operator may take waiters out), readers and writers, permits with
+//!   weights (an operator may lower and raise the limit, and who never fits is refused).
 //!
 //! # What must hold
 //! No two clients say "held" that exclude each other (I1). Who says so is held by the server (I2). The server keeps
@@ -22,7 +23,7 @@
 //!
 //! # What is not modelled
 //! Durations: that a way exists says nothing about how long it takes, nor that nobody is passed by on it. Tokens.
-//! Re-entry, adoption, the cool-down, an operator's verbs, a changed limit, `try`, a full queue. The bounds of a script
+//! Re-entry, adoption, the cool-down, a release by force, upgrades, split permits, `try`, a full queue. The bounds of a script
 //! (`again`) and those of `:gone` (60 s, 10 000 ids). An end that is given up once the lease it was to end has run out.
 //! Several waiters of one process in one check. The watchdog: a hold lasts until its lease is made to end. Loss of
 //! keys, fail-over, clocks that step, a cluster that sends again on its own. A waiter that comes back finds its newest
@@ -51,8 +52,8 @@ use state::NOBODY;
 const EXCLUSIVE: Case = Case::new(Kind::Exclusive, [1, 1, 1, NOBODY]);
 const READ_WRITE: Case = Case::new(Kind::ReadWrite, [READER, WRITER, READER, NOBODY]);
 /// The same graph as readers and a writer, from other rules.
-const ONE_TWO_ONE: Case = Case::new(Kind::Semaphore { limit: 2 }, [1, 2, 1, NOBODY]);
-const TWO_TWO_ONE: Case = Case::new(Kind::Semaphore { limit: 3 }, [2, 2, 1, NOBODY]);
+const ONE_TWO_ONE: Case = Case::new(Kind::Semaphore { limit: 2, lower: 1 }, [1, 2, 1, NOBODY]);
+const TWO_TWO_ONE: Case = Case::new(Kind::Semaphore { limit: 3, lower: 1 }, [2, 2, 1, NOBODY]);
 
 fn soak() -> bool {
     leasehold_tests::rounds(10) == 10
@@ -73,7 +74,7 @@ fn stands(name: &str, case: Case) -> Outcome {
 /// Each kind of fault, up to three times, as a case of its own.
 fn stands_every_kind_of_fault(name: &str, case: Case) {
     let without = stands(&format!("{name}, no fault"), case).states;
-    let kinds: [&'static [Fault]; 7] = [
+    let kinds: [&'static [Fault]; 9] = [
         &[Fault::Crash],
         &[Fault::LostPush],
         &[Fault::InboxDown],
@@ -81,8 +82,10 @@ fn stands_every_kind_of_fault(name: &str, case: Case) {
         &[Fault::Cancel],
         &[Fault::Purge],
         &[Fault::Expiry],
+        &[Fault::Limit],
+        &[Fault::Removal],
     ];
-    for kind in kinds {
+    for kind in kinds.into_iter().filter(|kind| kind[0].concerns(case.kind)) {
         let with = stands(&format!("{name}, {kind:?} up to 3 times"), case.faults(3, kind)).states;
         assert!(with > without, "{name}: {kind:?} does not happen");
     }
@@ -189,6 +192,7 @@ const CONTROLS: &[Control] = &[
     (&[Mechanism::DeadSkipped], EXCLUSIVE, &[Fault::Crash], Violation::Stuck),
     (&[Mechanism::Deadline], EXCLUSIVE, &[Fault::Expiry], Violation::HeldButGone),
     (&[Mechanism::Deadline], READ_WRITE, &[Fault::Expiry], Violation::TwoHolders),
+    (&[Mechanism::RefusalEnded], TWO_TWO_ONE, &[Fault::Limit], Violation::Ghost),
 ];
 
 /// The negative control: each mechanism is needed.

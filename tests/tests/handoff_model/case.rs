@@ -9,8 +9,8 @@ pub(crate) enum Kind {
     Exclusive,
     /// Readers together, a writer alone.
     ReadWrite,
-    /// As many as fit: a role is a weight.
-    Semaphore { limit: u8 },
+    /// As many as fit: a role is a weight. An operator may change the limit to `lower` and back.
+    Semaphore { limit: u8, lower: u8 },
 }
 
 pub(crate) const READER: u8 = 1;
@@ -23,7 +23,23 @@ impl Kind {
             Self::Exclusive => beside.next().is_none(),
             Self::ReadWrite if role == WRITER => beside.next().is_none(),
             Self::ReadWrite => beside.all(|other| other == READER),
-            Self::Semaphore { limit } => beside.sum::<u8>() + role <= limit,
+            Self::Semaphore { limit, .. } => beside.sum::<u8>() + role <= limit,
+        }
+    }
+
+    /// Whether it will never fit.
+    pub(crate) fn refuses(self, role: u8) -> bool {
+        match self {
+            Self::Exclusive | Self::ReadWrite => false,
+            Self::Semaphore { limit, .. } => role > limit,
+        }
+    }
+
+    /// As it is once an operator has lowered the limit.
+    pub(crate) fn lowered(self) -> Self {
+        match self {
+            Self::Exclusive | Self::ReadWrite => self,
+            Self::Semaphore { lower, .. } => Self::Semaphore { limit: lower, lower },
         }
     }
 }
@@ -45,6 +61,27 @@ pub(crate) enum Fault {
     Purge,
     /// A lease ends: at the client, or, where the client does not say "held", at the server.
     Expiry,
+    /// An operator changes the limit; who will never fit is refused. Semaphores only.
+    Limit,
+    /// An operator takes a waiter out of the queue. The fair lock's verb: exclusive locks only.
+    Removal,
+}
+
+impl Fault {
+    /// Whether it can happen to this kind of lock.
+    pub(crate) fn concerns(self, kind: Kind) -> bool {
+        match self {
+            Self::Limit => matches!(kind, Kind::Semaphore { .. }),
+            Self::Removal => matches!(kind, Kind::Exclusive),
+            Self::Crash
+            | Self::LostPush
+            | Self::InboxDown
+            | Self::Resend
+            | Self::Cancel
+            | Self::Purge
+            | Self::Expiry => true,
+        }
+    }
 }
 
 pub(crate) const ALL_FAULTS: &[Fault] = &[
@@ -55,6 +92,8 @@ pub(crate) const ALL_FAULTS: &[Fault] = &[
     Fault::Cancel,
     Fault::Purge,
     Fault::Expiry,
+    Fault::Limit,
+    Fault::Removal,
 ];
 
 /// A mechanism that a negative control takes out.
@@ -84,6 +123,8 @@ pub(crate) enum Mechanism {
     Deadline,
     /// A script does not publish to its caller.
     CallerQuiet,
+    /// What a refusal of the past may have left is ended.
+    RefusalEnded,
 }
 
 /// One search.

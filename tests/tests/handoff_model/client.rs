@@ -1,9 +1,9 @@
 //! What a process does with answers and pushes (leasehold-runtime: acquire.rs, session/{registry,grant,check,end}.rs).
 
-use super::case::{Case, Mechanism};
+use super::case::{Case, Kind, Mechanism};
 use super::state::{
-    Call, Client, DOUBTFUL, OUTRUN_PUSH, PUSH, Phase, Release, STRAY_CHECK, STRAY_CHECK_TO_TAIL,
-    STRAY_RELEASE, STRAY_RELEASE_LATE, TICKET,
+    Call, Client, DOUBTFUL, OUTRUN_PUSH, PUSH, Phase, REFUSAL, Release, STRAY_CHECK,
+    STRAY_CHECK_TO_TAIL, STRAY_RELEASE, STRAY_RELEASE_LATE, TICKET,
 };
 
 impl Client {
@@ -21,8 +21,9 @@ impl Client {
                 self.phase = Phase::Waiting;
                 self.set(TICKET);
             }
-            // ValidityTooShort, or Closed: the attempt is dropped, and with it ended.
-            Call::Outrun | Call::Refused => self.end(case),
+            // ValidityTooShort: the attempt is dropped, and with it ended.
+            Call::Outrun => self.end(case),
+            Call::Refused => self.end_if_late(case),
             Call::Unsent | Call::Sent | Call::SentToTail => {}
         }
     }
@@ -38,6 +39,21 @@ impl Client {
         }
     }
 
+    /// Granter::refused.
+    pub(crate) fn hear_refusal(&mut self, case: &Case) {
+        self.clear(REFUSAL);
+        if !self.waits() {
+            return;
+        }
+        // A check may have put it back since; what an operator took out stays out by its mark.
+        let stays = matches!(case.kind, Kind::Semaphore { .. });
+        if stays && case.has(Mechanism::RefusalEnded) {
+            self.end(case);
+        } else {
+            self.end_if_late(case);
+        }
+    }
+
     /// check::settle.
     pub(crate) fn hear_check(&mut self, case: &Case) {
         let answer = std::mem::replace(&mut self.check, Call::Unsent);
@@ -49,8 +65,7 @@ impl Client {
             Call::Taken => self.win(),
             Call::Outrun => self.clear(TICKET),
             Call::Queued => self.set(TICKET),
-            Call::Refused if self.is(DOUBTFUL) => self.end(case),
-            Call::Refused => self.forget(),
+            Call::Refused => self.end_if_late(case),
             Call::Unsent | Call::Sent | Call::SentToTail => {}
         }
     }
@@ -145,10 +160,24 @@ impl Client {
         }
     }
 
+    /// It may still arrive: an acquire, a check, or an earlier copy of one.
+    fn is_late(&self, case: &Case) -> bool {
+        let checking = self.check != Call::Unsent && case.has(Mechanism::LateByCheck);
+        self.is(DOUBTFUL) || self.acquire != Call::Unsent || checking
+    }
+
+    /// The server has said that it keeps nothing of it (Attempt::nothing_left, Granter::refuse).
+    fn end_if_late(&mut self, case: &Case) {
+        if self.is_late(case) {
+            self.end(case);
+        } else {
+            self.forget();
+        }
+    }
+
     /// A release, a cancel, the end of what was lost: Tracked::end, then the call.
     pub(crate) fn end(&mut self, case: &Case) {
-        let checking = self.check != Call::Unsent && case.has(Mechanism::LateByCheck);
-        let late = self.is(DOUBTFUL) || self.acquire != Call::Unsent || checking;
+        let late = self.is_late(case);
         self.phase = Phase::Ending;
         self.release = if late { Release::SentLate } else { Release::Sent };
         self.clear(DOUBTFUL | TICKET);

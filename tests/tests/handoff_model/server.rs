@@ -3,8 +3,8 @@
 //! An acquire that finds its id held or cancelled answers so and changes nothing: it does not settle either. Everything
 //! else but renew does (I21).
 
-use super::case::{Case, Mechanism};
-use super::state::{Call, DEAD, DEAF, GONE, HOLDS, PUSH, Phase, QUEUED, State};
+use super::case::{Case, Kind, Mechanism};
+use super::state::{Call, DEAD, DEAF, GONE, HOLDS, PUSH, Phase, QUEUED, REFUSAL, State};
 
 /// Runs scripts on a state.
 pub(crate) struct Server<'a> {
@@ -28,9 +28,12 @@ impl<'a> Server<'a> {
         if client.is(GONE) {
             return Call::Refused;
         }
+        if !client.is(QUEUED) && self.kind().refuses(client.role) {
+            return Call::Refused;
+        }
         self.enter(who, true);
         self.settle(Some(who));
-        if self.state.clients[who].is(HOLDS) { Call::Taken } else { Call::Queued }
+        self.answer(who)
     }
 
     /// check.lua with one id.
@@ -41,9 +44,14 @@ impl<'a> Server<'a> {
             self.enter(who, to_tail);
         }
         self.settle(Some(who));
-        if self.state.clients[who].is(HOLDS) {
+        if refused { Call::Refused } else { self.answer(who) }
+    }
+
+    fn answer(&self, who: usize) -> Call {
+        let client = self.state.clients[who];
+        if client.is(HOLDS) {
             Call::Taken
-        } else if refused {
+        } else if !client.is(QUEUED) && self.kind().refuses(client.role) {
             Call::Refused
         } else {
             Call::Queued
@@ -91,10 +99,15 @@ impl<'a> Server<'a> {
                 self.state.clients[head].clear(QUEUED | DEAD);
                 continue;
             }
-            if dead || !self.fits(head) {
+            if dead {
                 return;
             }
-            self.grant(head, caller == Some(head));
+            let is_caller = caller == Some(head);
+            match self.room(head) {
+                Room::Taken => return,
+                Room::Never => self.refuse(head, is_caller),
+                Room::Free => self.grant(head, is_caller),
+            }
         }
     }
 
@@ -114,14 +127,55 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn fits(&self, who: usize) -> bool {
+    fn refuse(&mut self, who: usize, is_caller: bool) {
+        let client = &mut self.state.clients[who];
+        client.clear(QUEUED);
+        if !is_caller && !client.is(DEAF) && client.phase != Phase::Crashed {
+            client.set(REFUSAL);
+        }
+    }
+
+    /// semaphore/set_limit.lua.
+    pub(crate) fn change_limit(&mut self) {
+        self.state.lowered = !self.state.lowered;
+        self.settle(None);
+    }
+
+    /// fair/cancel.lua: an operator takes a waiter out of the queue.
+    pub(crate) fn remove(&mut self, who: usize) {
+        self.state.clients[who].set(GONE);
+        self.state.clients[who].clear(DEAD);
+        self.refuse(who, false);
+        self.settle(None);
+    }
+
+    fn kind(&self) -> Kind {
+        if self.state.lowered { self.case.kind.lowered() } else { self.case.kind }
+    }
+
+    fn room(&self, who: usize) -> Room {
+        let role = self.state.clients[who].role;
         let holders = self.state.clients.iter().filter(|client| client.is(HOLDS));
-        self.case.kind.admits(holders.map(|holder| holder.role), self.state.clients[who].role)
+        if self.kind().refuses(role) {
+            Room::Never
+        } else if self.kind().admits(holders.map(|holder| holder.role), role) {
+            Room::Free
+        } else {
+            Room::Taken
+        }
     }
 
     /// I21: the queue is empty, or its head is alive and does not fit.
     pub(crate) fn is_settled(&self) -> bool {
         let Some(head) = self.state.head() else { return true };
-        !self.state.clients[head].is(DEAD) && !self.fits(head)
+        !self.state.clients[head].is(DEAD) && self.room(head) == Room::Taken
     }
+}
+
+/// Whether the head of the queue can be granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Free,
+    Taken,
+    Never,
 }

@@ -84,20 +84,23 @@ pub(crate) const STRAY_CHECK: Flag = 1 << 4;
 pub(crate) const STRAY_CHECK_TO_TAIL: Flag = 1 << 5;
 pub(crate) const STRAY_RELEASE: Flag = 1 << 6;
 pub(crate) const STRAY_RELEASE_LATE: Flag = 1 << 7;
-/// The server's: the id holds.
-pub(crate) const HOLDS: Flag = 1 << 8;
-/// It stands in the queue.
-pub(crate) const QUEUED: Flag = 1 << 9;
-/// Its deadline in the queue has passed.
-pub(crate) const DEAD: Flag = 1 << 10;
-/// It stands in `:gone`.
-pub(crate) const GONE: Flag = 1 << 11;
+/// A push is on its way that says that it was taken out of the queue.
+pub(crate) const REFUSAL: Flag = 1 << 8;
+/// The server's: it stands in `:gone`.
+pub(crate) const GONE: Flag = 1 << 9;
 /// The server does not count its inbox.
-pub(crate) const DEAF: Flag = 1 << 12;
+pub(crate) const DEAF: Flag = 1 << 10;
+/// It stands in the queue.
+pub(crate) const QUEUED: Flag = 1 << 11;
+/// Its deadline in the queue has passed.
+pub(crate) const DEAD: Flag = 1 << 12;
+/// It holds. Never together with the last two: all three take two bits.
+pub(crate) const HOLDS: Flag = 1 << 13;
 
-const PUSHES: Flag = PUSH | OUTRUN_PUSH;
+pub(crate) const PUSHES: Flag = PUSH | OUTRUN_PUSH | REFUSAL;
 const STRAYS: Flag = STRAY_CHECK | STRAY_CHECK_TO_TAIL | STRAY_RELEASE | STRAY_RELEASE_LATE;
-const FLAG_BITS: u32 = 13;
+const FLAG_BITS: u32 = 11;
+const AT_THE_SERVER: [Flag; 4] = [0, QUEUED, QUEUED | DEAD, HOLDS];
 const CLIENT_BITS: u32 = 31;
 
 /// A client with one acquisition.
@@ -190,7 +193,14 @@ impl Client {
     fn pack(&self) -> u32 {
         let mut bits = 0;
         let mut push = |value: u32, width: u32| bits = bits << width | value;
-        push(self.flags.into(), FLAG_BITS);
+        let place = match self.flags & (QUEUED | DEAD | HOLDS) {
+            0 => 0,
+            QUEUED => 1,
+            HOLDS => 3,
+            _ => 2,
+        };
+        push((self.flags & ((1 << FLAG_BITS) - 1)).into(), FLAG_BITS);
+        push(place, 2);
         push(self.stray_acquires.into(), 2);
         push(self.release as u32, 2);
         push(self.renew as u32, 3);
@@ -212,8 +222,9 @@ impl Client {
         let (acquire, check, renew) = (CALLS[pop(3)], CALLS[pop(3)], CALLS[pop(3)]);
         let release = RELEASES[pop(2)];
         let stray_acquires = pop(2).to_le_bytes()[0];
+        let at_the_server = AT_THE_SERVER[pop(2)];
         let [low, high, ..] = pop(FLAG_BITS).to_le_bytes();
-        let flags = Flag::from_le_bytes([low, high]);
+        let flags = Flag::from_le_bytes([low, high]) | at_the_server;
         Self { role, phase, acquire, check, renew, release, stray_acquires, flags }
     }
 }
@@ -225,6 +236,8 @@ pub(crate) struct State {
     pub(crate) order: [u8; CLIENTS],
     /// So many faults may still happen.
     pub(crate) budget: u8,
+    /// The limit is the lower one.
+    pub(crate) lowered: bool,
 }
 
 /// A state without the clients' names: first those whose ticket counts, in its order, then the others. Clients of one
@@ -233,8 +246,9 @@ pub(crate) type Key = u128;
 
 impl State {
     pub(crate) fn start(case: &Case) -> Self {
+        assert!(case.budget < 8, "three bits");
         let clients = case.roles.map(Client::new);
-        Self { clients, order: [0, 1, 2, 3], budget: case.budget }
+        Self { clients, order: [0, 1, 2, 3], budget: case.budget, lowered: false }
     }
 
     pub(crate) fn by_ticket(&self) -> impl Iterator<Item = usize> + use<> {
@@ -266,7 +280,8 @@ impl State {
             *word = client.pack();
         }
         words[seats..].sort_unstable();
-        words.iter().fold(Key::from(self.budget), |key, word| key << CLIENT_BITS | Key::from(*word))
+        let rest = Key::from(self.budget) << 1 | Key::from(self.lowered);
+        words.iter().fold(rest, |key, word| key << CLIENT_BITS | Key::from(*word))
     }
 
     pub(crate) fn unpack(mut key: Key) -> Self {
@@ -276,6 +291,7 @@ impl State {
             *client = Client::unpack(u32::from_le_bytes([a, b, c, d]));
             key >>= CLIENT_BITS;
         }
-        Self { clients, order: [0, 1, 2, 3], budget: key.to_le_bytes()[0] }
+        let rest = key.to_le_bytes()[0];
+        Self { clients, order: [0, 1, 2, 3], budget: rest >> 1, lowered: rest & 1 == 1 }
     }
 }

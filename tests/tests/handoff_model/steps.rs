@@ -5,8 +5,8 @@ use std::fmt;
 use super::case::{Case, Fault, Mechanism};
 use super::server::Server;
 use super::state::{
-    CLIENTS, Call, Client, DEAD, DEAF, Flag, HOLDS, OUTRUN_PUSH, PUSH, Phase, QUEUED, Release,
-    STRAY_CHECK, STRAY_CHECK_TO_TAIL, STRAY_RELEASE, STRAY_RELEASE_LATE, State,
+    CLIENTS, Call, Client, DEAD, DEAF, Flag, HOLDS, OUTRUN_PUSH, PUSH, PUSHES, Phase, QUEUED,
+    REFUSAL, Release, STRAY_CHECK, STRAY_CHECK_TO_TAIL, STRAY_RELEASE, STRAY_RELEASE_LATE, State,
 };
 
 /// One thing that happens to one client.
@@ -26,6 +26,7 @@ pub(crate) enum What {
     HearsPush,
     HearsPushAndAcquire,
     HearsOutrunPush,
+    HearsRefusal,
     HearsCheck,
     HearsRenew,
     HearsRelease,
@@ -92,6 +93,7 @@ impl fmt::Display for Step {
                 "hears a pushed grant and, in the same moment, the answer to its acquire"
             }
             What::HearsOutrunPush => "hears a pushed grant whose lease is over",
+            What::HearsRefusal => "hears that it was taken out of the queue",
             What::HearsCheck => "hears the answer to its check",
             What::HearsRenew => "hears the answer to its renewal",
             What::HearsRelease => "hears that it is released, and forgets the id",
@@ -106,6 +108,8 @@ impl fmt::Display for Step {
             What::Fault(Fault::Cancel) => "gives up: sends its cancel",
             What::Fault(Fault::Purge) => "its deadline in the queue passes",
             What::Fault(Fault::Expiry) => "its lease ends at the server",
+            What::Fault(Fault::Limit) => return write!(f, "an operator changes the limit"),
+            What::Fault(Fault::Removal) => "an operator takes it out of the queue",
             What::LosesCheck => "gets no answer to its check",
             What::LosesRenew => "gets no answer to its renewal",
             What::LosesRelease => "gets no answer to its release and sends it again",
@@ -202,6 +206,9 @@ impl Next<'_> {
         if client.is(OUTRUN_PUSH) {
             self.client_does(What::HearsOutrunPush, |client| client.hear_push(case, true));
         }
+        if client.is(REFUSAL) {
+            self.client_does(What::HearsRefusal, |client| client.hear_refusal(case));
+        }
         if answered(client.check) {
             self.client_does(What::HearsCheck, |client| client.hear_check(case));
         }
@@ -270,6 +277,15 @@ impl Next<'_> {
         }
     }
 
+    fn server_does(&mut self, what: What, script: impl FnOnce(&mut Server<'_>, usize)) {
+        let (case, who) = (self.case, self.who);
+        self.then(what, |state| {
+            let mut server = Server::new(case, state);
+            script(&mut server, who);
+            server.settles
+        });
+    }
+
     fn server_releases(&mut self, what: What, late: bool, answer: impl FnOnce(&mut Client)) {
         let (case, who) = (self.case, self.who);
         self.then(what, |state| {
@@ -301,12 +317,12 @@ impl Next<'_> {
     fn faults(&mut self) {
         let (client, case) = (self.client(), self.case);
         let active = !matches!(client.phase, Phase::Idle | Phase::Done | Phase::Crashed);
-        for fault in case.faults {
+        for fault in case.faults.iter().filter(|fault| fault.concerns(case.kind)) {
             let what = What::Fault(*fault);
             match fault {
                 Fault::Crash if active => self.client_does(what, Client::crash),
                 Fault::LostPush => {
-                    for push in [PUSH, OUTRUN_PUSH] {
+                    for push in [PUSH, OUTRUN_PUSH, REFUSAL] {
                         if client.is(push) {
                             self.client_does(what, |client| client.clear(push));
                         }
@@ -314,7 +330,7 @@ impl Next<'_> {
                 }
                 Fault::InboxDown if active && !client.is(DEAF) => {
                     self.client_does(what, |client| {
-                        client.clear(PUSH | OUTRUN_PUSH);
+                        client.clear(PUSHES);
                         client.set(DEAF);
                     });
                 }
@@ -334,12 +350,20 @@ impl Next<'_> {
                 Fault::Expiry if client.is(HOLDS) && client.phase != Phase::Crashed => {
                     self.client_does(what, |client| expire(client, case));
                 }
+                Fault::Limit if self.who == 0 => {
+                    self.server_does(what, |server, _| server.change_limit());
+                }
+                Fault::Removal if client.is(QUEUED) => {
+                    self.server_does(what, |server, who| server.remove(who));
+                }
                 Fault::Crash
                 | Fault::InboxDown
                 | Fault::Resend
                 | Fault::Cancel
                 | Fault::Purge
-                | Fault::Expiry => {}
+                | Fault::Expiry
+                | Fault::Limit
+                | Fault::Removal => {}
             }
         }
     }
