@@ -76,7 +76,12 @@ fn calls_of_the_encoders() -> Vec<Call> {
     ]);
     let ids: [&[u8]; 2] = [ONE.id, ONE.id];
     calls.extend(calls_of(&rwlock::VERBS, &keys, &Settings::default()));
-    calls.extend([rwlock::force_release(&keys, &ids, TERMS), rwlock::inspect(&keys, 1)]);
+    calls.extend([
+        rwlock::exchange(&keys, ONE.id, ONE, TERMS),
+        rwlock::adopt(&keys, ONE, TERMS),
+        rwlock::force_release(&keys, &ids, TERMS),
+        rwlock::inspect(&keys, 1),
+    ]);
     calls.extend(calls_of(&semaphore::VERBS, &keys, &semaphore::settings(1, true)));
     calls.extend([semaphore::force_release(&keys, &ids, TERMS), semaphore::inspect(&keys, 1)]);
     calls.extend(calls_of_permits(&keys));

@@ -34,7 +34,11 @@ local function fits(id)
 end
 
 -- A reader is given the last writer's token: whatever it reads is not older than that.
-local function last_token() return redis.call('GET', token) or '0' end
+local function last_token()
+  local last = redis.call('GET', token) or '0'
+  if not tonumber(last) then error('WRONGTYPE the fencing token key holds something else') end
+  return last
+end
 local function token_for(id) return writes(id) and mint() or last_token() end
 local function token_of(id)
   local _, minted = note_of(id)
@@ -43,29 +47,33 @@ local function token_of(id)
   return minted
 end
 
+-- Where nobody holds, notes are what a lost key left behind: nobody else would clear them away.
 local function take(id, owner, note, ms, minted)
+  if redis.call('EXISTS', holds) == 0 and type(redis.pcall('HLEN', notes)) == 'number' then
+    redis.call('DEL', notes)
+  end
   add(id, now_ms, minted, owner, note, now_ms + ms)
 end
 
+-- The token of those of these holds that write, if one does.
+local function token_of_writer(mates)
+  for _, mate in ipairs(mates) do
+    if writes(mate) then return token_of(mate) end
+  end
+  return nil
+end
+
 -- Re-entry passes the queue: an owner that holds reads at any time, because no other owner's writer is there; it
--- writes if it writes already, or if all holds are its own.
+-- writes if it writes already, or if all holds are its own. Not before all that ended is swept: see read_hold.
 local function may_reenter(id, owner)
   local mates = entries_of(owner)
-  if #mates == 0 then return false end
-  if not writes(id) then return true end
-  for _, mate in ipairs(mates) do
-    if writes(mate) then return true end
-  end
-  return live() == #mates
+  if #mates == 0 or unswept == 1 then return false end
+  return not writes(id) or token_of_writer(mates) ~= nil or live() == #mates
 end
 
 local function reenter(id, owner, note, ms)
   local mates = entries_of(owner)
   if #mates >= MOST_ENTRIES then return false end
-  local minted
-  for _, mate in ipairs(mates) do
-    if writes(mate) then minted = token_of(mate) end
-  end
-  take(id, owner, note, ms, minted or token_for(id))
+  take(id, owner, note, ms, token_of_writer(mates) or token_for(id))
   return true
 end

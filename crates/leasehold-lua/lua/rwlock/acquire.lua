@@ -28,11 +28,56 @@ returns {6, now_us}                                       the owner has too many
 ]]
 local holds, queue, timeouts, token, gone, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local id, owner, note, lease_ms, mode = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local max_waiters, wait_ms, check_ms = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local grant_ms, fence_ms, floor = tonumber(ARGV[9]), ARGV[10], tonumber(ARGV[11])
+local max_waiters, wait_ms, check_ms, grant_ms = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
+local fence_ms, floor = ARGV[10], tonumber(ARGV[11])
 
 --#include clock
 --#include token
+
+local reads = string.find(id, '^[^|]*|%d+|r|')
+
+-- Nobody waits, nothing was cancelled; no writer holds, what has ended is swept, and neither id nor owner is known.
+local function beside_readers()
+  if redis.call('EXISTS', queue, gone) > 0 then return false end
+  local first = redis.call('ZRANGE', holds, 0, 0, 'WITHSCORES')
+  if tonumber(first[2] or 0) <= now_ms or redis.call('ZSCORE', holds, '#w') then return false end
+  local known = redis.call('HMGET', notes, id, '=' .. owner)
+  return not (known[1] or known[2])
+end
+
+-- The usual cases: it is free, or one more reader comes to readers. Anything else has changed nothing here.
+local function quickly()
+  local there = redis.call('EXISTS', holds, queue, gone, notes)
+  if there ~= 0 and not (reads and there == 2 and beside_readers()) then return nil end
+  local minted = reads and (redis.call('GET', token) or '0') or mint()
+  if not tonumber(minted) then return nil end
+  local deadline = text(now_ms + lease_ms)
+  if not reads then
+    redis.call('ZADD', holds, deadline, id, deadline, '#w')
+  elseif redis.call('ZADD', holds, 'NX', deadline, id) == 0 then
+    return nil -- held, and its note was lost
+  end
+  local since = string.sub(now_text, 1, -4) -- the same moment in milliseconds
+  local about = since .. '|' .. minted .. '|' .. owner .. '|' .. note
+  redis.call('HSET', notes, id, about, '=' .. owner, cmsgpack.pack({ id }))
+  -- I17: refused (a user without this right), the hold would never end.
+  local refused
+  if there == 0 or redis.call('PTTL', holds) < lease_ms then refused = redis.pcall('PEXPIREAT', holds, deadline) end
+  if there == 0 or redis.call('PTTL', notes) < lease_ms then refused = redis.pcall('PEXPIREAT', notes, deadline) end
+  if type(refused) == 'table' then
+    redis.call('ZREM', holds, id, '#w')
+    redis.call('HDEL', notes, id, '=' .. owner)
+    return refused
+  end
+  return { 1, minted, lease_ms, now_text }
+end
+
+local done = quickly()
+if done then return done end
+
+-- What the usual case did not need as numbers.
+max_waiters, wait_ms, check_ms, grant_ms = tonumber(max_waiters), tonumber(wait_ms), tonumber(check_ms), tonumber(grant_ms)
+
 --#include queue
 --#include shares
 --#include rwlock
