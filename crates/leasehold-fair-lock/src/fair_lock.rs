@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_lua::fair::{self, CancelReply};
 use leasehold_lua::mutex as scripts;
 use leasehold_lua::mutex::QueueReply;
-use leasehold_runtime::engine::{self, ReadSide, Spec, ask};
+use leasehold_runtime::engine::{self, Holdable, Member, ReadSide, Spec, ask};
 use leasehold_runtime::{
     AcquireError, AdoptError, BackendError, ConfigError, Exclusive, Holder, Mode, Name, Options,
     Owner, Position, Queue, Session, Waiter,
@@ -308,6 +308,13 @@ impl FairLock {
     /// Dropping the future may or may not have ended the hold.
     pub async fn force_release(&self) -> Result<Option<Holder>, BackendError> {
         self.side.force_release().await
+    }
+}
+
+/// As a member of a multi-lock. It stands in the queue as everybody does, while the multi-lock holds the members before it.
+impl Holdable for FairLock {
+    fn member(&self) -> Member {
+        self.view.member()
     }
 }
 
