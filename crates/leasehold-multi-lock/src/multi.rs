@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold_runtime::engine::{Bundle, Countdown, Holdable, Member, Together, take_together};
-use leasehold_runtime::{AcquireError, Any, ConfigError, Guard, Session};
+use leasehold_runtime::engine::{Countdown, Gathering, Holdable, Member, Together, take_together};
+use leasehold_runtime::{AcquireError, ConfigError, LostReason, Session};
 
 use crate::guard::MultiGuard;
 
@@ -89,28 +89,27 @@ impl MultiLock {
     pub async fn try_acquire(&self) -> Result<Option<MultiGuard>, AcquireError> {
         let members = self.ordered()?;
         if together(&members) {
-            let within = members[0].session().response_timeout();
-            return match take_together(&members, within).await? {
-                Together::Taken(guards) => valid(&members, guards).map(Some),
+            return match take_together(&members, Duration::ZERO).await? {
+                Together::Taken(gathered) => valid(&members, gathered).map(Some),
                 Together::Busy(_) => Ok(None),
             };
         }
-        let mut guards = Vec::with_capacity(members.len());
+        let mut gathered = Gathering::default();
         for member in &members {
             let Some(guard) = member.view().try_acquire().await? else { return Ok(None) };
-            guards.push(guard);
+            gathered.add(guard);
         }
-        valid(&members, guards).map(Some)
+        valid(&members, gathered).map(Some)
     }
 
-    /// Takes all, waiting at most so long for all of them together. One round trip if they are free and share a server
+    /// Takes all, waiting at most so long for all of them together; less than a millisecond is one full try. One round trip if they are free and share a server
     /// (in a cluster: a slot); else that one, and one a member; members that are busy are handed over by a message each.
     ///
     /// # Errors
-    /// * [`Config`](AcquireError::Config): no member or more than 64, or sessions without names of their own; nothing was
-    ///   sent.
+    /// * [`Config`](AcquireError::Config): no member or more than 64, sessions without names of their own, an illegal number
+    ///   of permits; nothing was sent.
     /// * [`ValidityTooShort`](AcquireError::ValidityTooShort): when the last was taken, one had less than a tenth of its
-    ///   lease (or of the grant lease, if that is shorter) left; all were given back.
+    ///   lease (or of the grant lease, if that is shorter) left, or one was lost before that; all were given back.
     /// * The others are those of the member that could not be taken, and name it: see the acquire of its primitive.
     ///
     /// # Cancel safety
@@ -119,18 +118,21 @@ impl MultiLock {
         let countdown = Countdown::of(wait);
         let members = self.ordered()?;
         if together(&members) {
-            let within = members[0].session().response_timeout().min(wait);
-            let first = take_together(&members, within.max(Duration::from_millis(1))).await?;
-            if let Together::Taken(guards) = first {
-                return valid(&members, guards);
+            let first = take_together(&members, wait).await?;
+            if let Together::Taken(gathered) = first {
+                return valid(&members, gathered);
             }
         }
-        let mut guards = Vec::with_capacity(members.len());
+        let mut gathered = Gathering::default();
         for member in &members {
-            let taken = member.view().acquire_within(countdown.left()).await;
-            guards.push(taken.map_err(|error| waited(error, &countdown))?);
+            let taken = tokio::select! {
+                biased;
+                taken = member.view().acquire_within(countdown.left()) => taken,
+                reason = gathered.lost() => return Err(lost_meanwhile(reason)),
+            };
+            gathered.add(taken.map_err(|error| waited(error, &countdown))?);
         }
-        valid(&members, guards)
+        valid(&members, gathered)
     }
 
     /// Takes all, waiting as long as [`max_wait`](Self::max_wait) says. Round trips, errors and cancel safety as
@@ -157,6 +159,7 @@ impl MultiLock {
                 Some(_) | None => once.push(member),
             }
         }
+        once.iter().try_for_each(Member::check)?;
         Ok(once)
     }
 }
@@ -191,14 +194,21 @@ fn together(members: &[Member]) -> bool {
 }
 
 /// Validity is the least of the members'; below a tenth of a first lease it is not worth having.
-fn valid(members: &[Member], guards: Vec<Guard<Any>>) -> Result<MultiGuard, AcquireError> {
-    let bundle = Bundle::new(guards);
-    let remaining = bundle.remaining();
+fn valid(members: &[Member], gathered: Gathering) -> Result<MultiGuard, AcquireError> {
+    let remaining = gathered.remaining();
     let shortest = members.iter().map(Member::first_lease).min().unwrap_or_default();
     if remaining < shortest / 10 {
         return Err(AcquireError::ValidityTooShort { remaining });
     }
-    Ok(MultiGuard::new(bundle))
+    Ok(MultiGuard::new(gathered.into_bundle()))
+}
+
+/// What was held was lost while it waited for another: nothing is worth waiting for any more.
+fn lost_meanwhile(reason: LostReason) -> AcquireError {
+    if reason == LostReason::Shutdown {
+        return AcquireError::Closed;
+    }
+    AcquireError::ValidityTooShort { remaining: Duration::ZERO }
 }
 
 /// What a member says of its own wait is told for all of them.

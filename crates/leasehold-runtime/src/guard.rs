@@ -75,6 +75,11 @@ impl<M: Mode> Guard<M> {
         self.hold.state()
     }
 
+    /// Gives it back as what nobody ever held.
+    pub(crate) fn never_held(self) {
+        drop(self.hold.not_handed_out());
+    }
+
     /// The lock's name.
     pub fn name(&self) -> &Name {
         self.state().plan.name()

@@ -218,6 +218,12 @@ impl Hold {
         self
     }
 
+    /// Nobody got to hold it after all.
+    pub(crate) fn not_handed_out(mut self) -> Self {
+        self.handed_out = false;
+        self
+    }
+
     pub(crate) fn link(&self) -> &Link {
         &self.link
     }
@@ -334,7 +340,9 @@ impl Drop for Hold {
                 self.link.end(self.state.plan.clone(), late, origin)
             }
             Leaving::Lost(reason) => {
-                self.tell_late_release(reason);
+                if self.handed_out {
+                    self.tell_late_release(reason);
+                }
             }
         }
     }

@@ -1,20 +1,67 @@
 //! Several holds that stand and fall together.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::clock::Moment;
-use crate::error::{ExtendError, Lost, ReleaseError};
+use crate::error::{ExtendError, Lost, LostReason, ReleaseError};
 use crate::extend::extend;
 use crate::guard::{Any, Guard};
 use crate::hold::HoldState;
 use crate::name::Name;
 use crate::session::Link;
 use crate::token::FencingToken;
+
+/// Guards on their way to be one. Dropped before, they are given back as what nobody ever held: no shortest hold is kept,
+/// and nothing is told of them.
+#[derive(Debug, Default)]
+#[must_use = "dropped, it gives back what was gathered"]
+pub struct Gathering {
+    guards: Vec<Guard<Any>>,
+}
+
+impl Gathering {
+    /// One more.
+    pub fn add(&mut self, guard: Guard<Any>) {
+        self.guards.push(guard);
+    }
+
+    /// For how long all of them are surely held: the least of them.
+    pub fn remaining(&self) -> Duration {
+        self.guards.iter().map(Guard::remaining).min().unwrap_or(Duration::MAX)
+    }
+
+    /// Resolves when one of them is lost, and says why.
+    pub async fn lost(&self) -> LostReason {
+        let mut lost: Vec<_> = self.guards.iter().map(Guard::lost).collect();
+        std::future::poll_fn(|context| {
+            let known = lost.iter_mut().find_map(|one| match Pin::new(one).poll(context) {
+                Poll::Ready(reason) => Some(reason),
+                Poll::Pending => None,
+            });
+            known.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// From now on they are one.
+    pub fn into_bundle(mut self) -> Bundle {
+        Bundle::new(std::mem::take(&mut self.guards))
+    }
+}
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        self.guards.drain(..).for_each(Guard::never_held);
+    }
+}
 
 /// Several guards as one: the loss of one is the loss of all, and releases the others at once.
 pub struct Bundle {
@@ -36,8 +83,7 @@ impl Shared {
 }
 
 impl Bundle {
-    /// From now on they are one.
-    pub fn new(guards: Vec<Guard<Any>>) -> Self {
+    fn new(guards: Vec<Guard<Any>>) -> Self {
         let states: Vec<_> = guards.iter().map(|guard| guard.state().clone()).collect();
         let links = guards.iter().map(|guard| guard.link().clone()).collect();
         let shared =
@@ -80,17 +126,11 @@ impl Bundle {
         deadline.unwrap_or(Moment::NEVER).left()
     }
 
-    /// Resolves when a member is lost, with which and why; never if all are released first.
+    /// Resolves when a member is lost, with which and why; never if all are released first. It looks at the local
+    /// deadlines itself whenever it is polled.
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
-        let (states, lost) = (self.states.clone(), self.shared.lost.clone());
-        async move {
-            lost.cancelled_owned().await;
-            let known = states.iter().find_map(|state| Some((state, state.known_loss()?)));
-            match known {
-                Some((state, reason)) => state.loss(reason),
-                None => std::future::pending().await, // Released in this very moment.
-            }
-        }
+        let told = Box::pin(self.shared.lost.clone().cancelled_owned());
+        Losing { states: self.states.clone(), told: Some(told) }
     }
 
     /// Extends every member; see [`Guard::extend`].
@@ -103,7 +143,8 @@ impl Bundle {
         extended.into_iter().collect()
     }
 
-    /// Releases every member, all at once, whatever comes of one, and answers for each.
+    /// Releases every member, all at once, whatever comes of one, and answers for each. Where one was lost before, the
+    /// others have been handed to the session's thread since, and count as released: if one is not, an event tells it.
     pub async fn release(self) -> Vec<(Name, Result<(), ReleaseError>)> {
         let guards = self.shared.take();
         if guards.is_empty() {
@@ -116,6 +157,29 @@ impl Bundle {
         }
         let released = join_all(guards.into_iter().map(Guard::release)).await;
         self.states.iter().map(name).zip(released).collect()
+    }
+}
+
+/// See [`Bundle::lost`].
+struct Losing {
+    states: Vec<Arc<HoldState>>,
+    told: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+}
+
+impl Future for Losing {
+    type Output = Lost;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Lost> {
+        let lost = self.states.iter().find_map(|state| Some(state.loss(state.lost()?)));
+        if let Some(lost) = lost {
+            return Poll::Ready(lost);
+        }
+        // What was told while it was released is no loss.
+        let over = self.told.as_mut().is_some_and(|told| told.as_mut().poll(context).is_ready());
+        if over {
+            self.told = None;
+        }
+        Poll::Pending
     }
 }
 

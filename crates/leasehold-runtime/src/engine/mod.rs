@@ -25,7 +25,7 @@ use leasehold_lua::{Call, Reply, Terms};
 use crate::error::BackendError;
 use crate::session::Session;
 
-pub use bundle::Bundle;
+pub use bundle::{Bundle, Gathering};
 pub use countdown::Countdown;
 pub use exchange::{ExchangeError, exchange};
 pub use many::{ReleaseMany, Report, release_all, release_named};

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use leasehold_lua::Share;
 use leasehold_lua::multi::{self, Element, MultiReply};
+use leasehold_lua::semaphore;
 use tokio::sync::oneshot;
 
-use super::{Plan, Spec, View};
-use crate::clock::{Sample, now};
+use super::{Gathering, Plan, Spec, View};
+use crate::clock::{Moment, Sample, now};
 use crate::delivery::{Delivered, deliver};
 use crate::error::{AcquireError, ConfigError};
 use crate::guard::{Any, Guard, Mode};
-use crate::hold::Hold;
 use crate::owner::Owner;
-use crate::session::{Link, Origin, Session, arm};
+use crate::session::{Link, Origin, Outcome, Session, arm};
 
 /// Something that can be held, as a member of a multi-lock: a view of it without its mode.
 #[derive(Clone)]
@@ -99,6 +99,17 @@ impl Member {
         self.session().link().shared().backend.batch_of(self.place())
     }
 
+    /// What is wrong with it is told before anything is sent.
+    ///
+    /// # Errors
+    /// [`ConfigError::Weight`] if it asks for more than any limit, or for nothing.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        match self.spec().share() {
+            Share::Exclusive | Share::Read | Share::Weight(1..=semaphore::LARGEST) => Ok(()),
+            Share::Weight(weight) => Err(ConfigError::Weight { weight }),
+        }
+    }
+
     /// The verbs that take it alone.
     pub fn view(&self) -> &View<Any> {
         &self.view
@@ -115,14 +126,14 @@ impl fmt::Debug for Member {
 #[derive(Debug)]
 pub enum Together {
     /// All are held, in the order of the members.
-    Taken(Vec<Guard<Any>>),
+    Taken(Gathering),
     /// That member is held, or others wait for it; nothing was taken.
     Busy(usize),
 }
 
 /// Takes all members by one call, or none; it waits for no other holder. All are of one session, share a
 /// [batch](Member::batch), and are different objects. One round trip; the call is repeated while it is not answered, for
-/// `within` at most.
+/// `within` at most; less than a millisecond is one full try.
 ///
 /// # Errors
 /// As [`View::acquire_within`], but for `TimedOut` and `Saturated`.
@@ -131,12 +142,17 @@ pub enum Together {
 /// Dropping the future gives back what was taken.
 pub async fn take_together(members: &[Member], within: Duration) -> Result<Together, AcquireError> {
     Link::check_runtime()?;
-    let Some(first) = members.first() else { return Ok(Together::Taken(vec![])) };
-    let taking = Taking::enter(first.session().link(), members)?;
+    let Some(first) = members.first() else { return Ok(Together::Taken(Gathering::default())) };
+    let (taking, ended) = Taking::enter(first.session().link(), members)?;
     let elements: Vec<_> = taking.plans.iter().map(|plan| plan.element()).collect();
     let call = multi::acquire(&elements, taking.link.terms());
     let doubt = || taking.plans.iter().for_each(|plan| taking.registry_doubt(plan));
-    let answer = deliver(taking.link, &call, now().plus(within), doubt).await;
+    let answer = tokio::select! {
+        biased;
+        // A shutdown has ended all of them.
+        _ = ended => return Err(AcquireError::Closed),
+        answer = deliver(taking.link, &call, taking.until(within), doubt) => answer,
+    };
     let answer = match answer {
         Ok(answer) => answer,
         Err(failed) => {
@@ -177,14 +193,22 @@ struct Taking<'a> {
 }
 
 impl<'a> Taking<'a> {
-    fn enter(link: &'a Link, members: &[Member]) -> Result<Self, AcquireError> {
+    /// Beside it what tells that they were ended while they were asked for.
+    fn enter(
+        link: &'a Link,
+        members: &[Member],
+    ) -> Result<(Self, oneshot::Receiver<Outcome>), AcquireError> {
         let mut taking = Self { link, plans: Vec::with_capacity(members.len()) };
+        let (tell, ended) = oneshot::channel();
+        let mut tell = Some(tell);
         for member in members {
             let plan = member.view.plan();
-            link.shared().registry.enter(plan.clone(), oneshot::channel().0)?;
+            // One ending is enough to hear of: nothing but a shutdown ends what nobody queues for.
+            let told = tell.take().unwrap_or_else(|| oneshot::channel().0);
+            link.shared().registry.enter(plan.clone(), told)?;
             taking.plans.push(plan);
         }
-        Ok(taking)
+        Ok((taking, ended))
     }
 
     fn registry_doubt(&self, plan: &Plan) {
@@ -203,22 +227,33 @@ impl<'a> Taking<'a> {
         }
     }
 
-    fn taken(
-        &self,
-        answer: &Delivered,
-        holds: &[(u64, u64)],
-    ) -> Result<Vec<Guard<Any>>, AcquireError> {
+    fn taken(&self, answer: &Delivered, holds: &[(u64, u64)]) -> Result<Gathering, AcquireError> {
         let shared = self.link.shared();
-        let mut taken: Vec<Hold> = Vec::with_capacity(holds.len());
-        for (plan, (token, left_ms)) in self.plans.iter().zip(holds) {
-            shared.saw_token(*token);
-            let left = Duration::from_millis(*left_ms).min(plan.options().lease);
-            let deadline = shared.settings.drift.deadline_of_reply(answer.sent, left);
-            let won = shared.registry.win(plan.uuid(), *token, deadline, &shared.events);
-            // Closed: what was won before is dropped here, and thereby released.
-            taken.push(arm(self.link.clone(), won.ok_or(AcquireError::Closed)?.state));
+        let deadline = |plan: &Plan, left_ms| {
+            // Trap 28: a server clock that went back says more than was ever given.
+            let left = Duration::from_millis(left_ms).min(plan.options().lease);
+            shared.settings.drift.deadline_of_reply(answer.sent, left)
+        };
+        let held = || self.plans.iter().zip(holds);
+        if held().any(|(plan, (_, left_ms))| deadline(plan, *left_ms).passed()) {
+            return Err(AcquireError::ValidityTooShort { remaining: Duration::ZERO });
         }
-        Ok(taken.into_iter().map(Guard::new).collect())
+        let mut taken = Gathering::default();
+        for (plan, (token, left_ms)) in held() {
+            shared.saw_token(*token);
+            let deadline = deadline(plan, *left_ms);
+            let won = shared.registry.win(plan.uuid(), *token, deadline, &shared.events);
+            // Closed: what was won before is given back with `taken`.
+            let state = won.ok_or(AcquireError::Closed)?.state;
+            taken.add(Guard::new(arm(self.link.clone(), state)));
+        }
+        Ok(taken)
+    }
+
+    /// In a shorter time no server could answer.
+    fn until(&self, within: Duration) -> Moment {
+        let full = within < Duration::from_millis(1);
+        now().plus(if full { self.link.settings().response_timeout } else { within })
     }
 }
 
