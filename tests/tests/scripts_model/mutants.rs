@@ -151,7 +151,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a check refreshes nobody",
-        "elseif known then\n    refresh(id, owner, note)",
+        "elseif known and ticket ~= 0 then\n    refresh(id, owner, note)",
+        "elseif known and ticket ~= 0 then",
+    ),
+    mutant(
+        "a waiter that had its turn keeps its place",
+        "elseif known and ticket ~= 0 then",
         "elseif known then",
     ),
     mutant("leaving keeps the deadline", "redis.call('HDEL', timeouts, id)", ""),

@@ -273,9 +273,11 @@ impl Reference {
             self.leave(id);
             return if self.join(id) { None } else { Some("too many entries") };
         }
-        if self.queue.ticket(id).is_some() {
+        if self.queue.ticket(id).is_some() && ticket != 0 {
             self.refresh(id);
         } else {
+            // Without a ticket it has had its turn, and stands at the tail.
+            self.queue.0.of.retain(|(_, waits)| *waits != id);
             self.enter(id, ticket);
         }
         None

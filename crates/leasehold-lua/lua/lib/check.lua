@@ -14,9 +14,9 @@ local function attend(id, ticket, owner, note)
   elseif fits(id) < 0 then
     leave(id) -- wherever it stands: those before it need not be granted first
     return { 5 }
-  elseif known then
+  elseif known and ticket ~= 0 then
     refresh(id, owner, note)
-  else
+  else -- with 0 it has had its turn, also where an earlier check has put it back
     enter(id, owner, note, ticket)
   end
   return nil

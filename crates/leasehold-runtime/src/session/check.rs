@@ -67,8 +67,8 @@ async fn check_chunk(
     match answer.map(|reply| decode(&reply, chunk.len())) {
         Ok(Ok(reply)) => {
             let sample = Sample { sent, server_us: reply.now_us };
-            for ((plan, _), answer) in chunk.iter().zip(&reply.answers) {
-                settle(granter, plan, sample, answer);
+            for (asked, answer) in chunk.iter().zip(&reply.answers) {
+                settle(granter, asked, sample, answer);
             }
             shared.sampled(&due.key, sample);
             let shortest = chunk.iter().map(|(plan, _)| plan.acquisition.lease_ms).min();
@@ -108,12 +108,17 @@ fn pause(shared: &Shared, check_ms: u64) -> Duration {
     }
 }
 
-fn settle(granter: &Granter, plan: &Arc<Plan>, sample: Sample, answer: &CheckAnswer) {
+fn settle(
+    granter: &Granter,
+    (plan, asked): &(Arc<Plan>, u64),
+    sample: Sample,
+    answer: &CheckAnswer,
+) {
     let shared = granter.shared();
     let uuid = plan.uuid();
     match *answer {
         CheckAnswer::Queued { position, ticket } => {
-            shared.registry.place(uuid, ticket);
+            shared.registry.placed(uuid, *asked, ticket);
             if let Some(seat) = &plan.acquisition.seat {
                 seat.told(position, sample.server_us, shared.settings.waiter_deadline);
             }
@@ -122,7 +127,7 @@ fn settle(granter: &Granter, plan: &Arc<Plan>, sample: Sample, answer: &CheckAns
             let left = Duration::from_millis(left_ms).min(plan.options().lease);
             let deadline = shared.settings.drift.deadline_of_reply(sample.sent, left);
             if deadline.passed() {
-                shared.registry.place(uuid, 0);
+                shared.registry.to_tail(uuid);
                 shared.registry.check_now(uuid);
             } else if wants_confirmation(shared, plan, left) {
                 // Its push was lost, and its grant has gone on without it.

@@ -177,7 +177,7 @@ pub(super) async fn confirm(granter: Granter, uuid: Uuid, token: u64) {
         Confirmed::Until(deadline) if !deadline.passed() => granter.grant(uuid, token, deadline),
         Confirmed::Until(_) | Confirmed::Over => {
             // Granted and run out while this process slept: it has had its turn, so to the tail.
-            granter.registry().place(uuid, 0);
+            granter.registry().to_tail(uuid);
             granter.registry().check_now(uuid);
             shared.poke.notify_one();
         }

@@ -320,10 +320,18 @@ impl Registry {
         checks.insert((group.check_at, key.clone()));
     }
 
-    /// Its place in the queue, as the server says it is now; 0 sends it to the tail at the next check.
-    pub(crate) fn place(&self, uuid: Uuid, ticket: u64) {
-        if let Some(tracked) = self.table().tracked.get_mut(&uuid) {
+    /// Its place in the queue, as the answer to a check says that asked with another; unless it has had its turn since.
+    pub(crate) fn placed(&self, uuid: Uuid, asked: u64, ticket: u64) {
+        let mut table = self.table();
+        if let Some(tracked) = table.tracked.get_mut(&uuid).filter(|it| it.ticket == asked) {
             tracked.ticket = ticket;
+        }
+    }
+
+    /// It has had its turn: the next check sends it to the tail.
+    pub(crate) fn to_tail(&self, uuid: Uuid) {
+        if let Some(tracked) = self.table().tracked.get_mut(&uuid) {
+            tracked.ticket = 0;
         }
     }
 
@@ -456,6 +464,18 @@ mod tests {
         let again = registry.asked_again(&due[0].waiting);
         assert_eq!(again.len(), 1, "who left is not asked for again");
         assert_eq!(registry.ending_if_waiting(second), Some(true), "the second copy is under way");
+    }
+
+    #[test]
+    fn an_answer_under_way_does_not_take_back_that_a_turn_was_missed() {
+        let (registry, due) = waiting(2);
+        let uuid = due[0].waiting[1].0.uuid();
+        registry.to_tail(uuid);
+        registry.placed(uuid, 1, 1);
+        registry.placed(due[0].waiting[0].0.uuid(), 0, 7);
+        let tickets: Vec<_> =
+            registry.asked_again(&due[0].waiting).into_iter().map(|(_, ticket)| ticket).collect();
+        assert_eq!(tickets, [7, 0]);
     }
 
     #[test]
