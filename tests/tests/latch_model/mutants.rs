@@ -35,13 +35,13 @@ pub(crate) const MUTANTS: &[Mutant] = mutants! {
     "the bound of those told is not answered":
         "return redis.pcall('EXISTS', waiters) == 1 and 1 or 0" => "return 0";
     "an inbox is cut at its bars": "'^([^|]*)|(.*)$'" => "'^(.*)|(.*)$'";
-    "an armed latch is armed again": "if state() < RESET then return" => "if state() < OPEN then return";
+    "an armed latch is armed again": "state() < RESET then" => "state() < OPEN then";
     "an open latch cannot be armed after its reset":
-        "if state() < RESET then return" => "if state() < ABSENT then return";
+        "state() < RESET then" => "state() < ABSENT then";
     "a resent arm is refused":
-        "if armed_as then return { 1, text(tonumber(armed_as)) } end" => "";
+        "if armed_as then return { 1, text(tonumber(armed_as)) } end\n  return { 0" => "return { 0";
     "a late arm arms again":
-        "if armed_as then return" => "if armed_as and tonumber(armed_as) == generation then return";
+        "if armed_as or state() < RESET then" => "if armed_as and tonumber(armed_as) == generation or state() < RESET then";
     "a generation follows the clock alone":
         "generation = math.max(now_us, (generation or 0) + 1, tonumber(last[2] or 0) + 1)" => "generation = now_us";
     "the ids do not move the generation":

@@ -19,8 +19,13 @@ local call_id, wanted, lasts_ms = ARGV[1], ARGV[2], ARGV[3]
 
 read_latch()
 local armed_as = redis.call('ZSCORE', ids, call_id)
-if armed_as then return { 1, text(tonumber(armed_as)) } end
-if state() < RESET then return { 0, text(generation) } end
+if armed_as or state() < RESET then
+  -- A write that changes nothing: on a replica it answers READONLY instead of what was so once. Not before the others:
+  -- at maxmemory it would switch their refusal off.
+  redis.call('ZREMRANGEBYRANK', ids, 0, -1000001)
+  if armed_as then return { 1, text(tonumber(armed_as)) } end
+  return { 0, text(generation) }
+end
 
 -- Above every generation and every count before it, also where the clock went back.
 local last = redis.call('ZRANGE', ids, -1, -1, 'WITHSCORES')
