@@ -1,13 +1,26 @@
 //! What suites of the fair lock begin with, and look at.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use leasehold_fair_lock::{FairLock, Guard, Options, Position, Session};
+use leasehold_fair_lock::{FairLock, Guard, Options, Position, Session, SessionBuilder};
 use leasehold_lua::{Keys, ObjectName};
 use tokio::task::JoinHandle;
 
 use crate::eventually;
 use crate::scene::SOON;
+
+/// How long a waiter of [`brisk`] sessions may be silent.
+pub const WAITER_DEADLINE: Duration = Duration::from_secs(3);
+/// The lease of what [`brisk`] sessions grant.
+pub const GRANT_LEASE: Duration = Duration::from_secs(1);
+/// The longest pause between two checks of [`brisk`] sessions.
+pub const CHECK: Duration = Duration::from_millis(500);
+
+/// Options for a session in which everything that takes time takes less: for tests whose subject is time.
+pub fn brisk(url: &str) -> SessionBuilder {
+    let builder = Session::builder(url).expect("a URL").fence_memory(Duration::from_secs(1));
+    builder.waiter_deadline(WAITER_DEADLINE).grant_lease(GRANT_LEASE).check_every(CHECK)
+}
 
 /// A fair lock of this session.
 pub fn lock(session: &Session, name: &str, options: Options) -> FairLock {
