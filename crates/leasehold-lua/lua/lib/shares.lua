@@ -100,10 +100,11 @@ local function drop_entry(id, cool_until)
   local cools_down = cool_until > now_ms and #entries_of(owner) <= 1
   if cools_down then
     cool(id)
-    redis.call('ZREM', holds, id)
+    -- Neither key is empty in between: it would forget its end, and the other one would outlive it.
     redis.call('ZADD', holds, text(cool_until), '-' .. id)
-    redis.call('HDEL', notes, id, '=' .. (owner or ''))
+    redis.call('ZREM', holds, id)
     redis.call('HSET', notes, '-' .. id, text(since) .. '|' .. minted .. '||' .. note)
+    redis.call('HDEL', notes, id, '=' .. (owner or ''))
     lasts(cool_until)
   else
     remove({ id })

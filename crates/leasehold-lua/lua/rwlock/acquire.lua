@@ -36,11 +36,14 @@ local fence_ms, floor = ARGV[10], tonumber(ARGV[11])
 
 local reads = string.find(id, '^[^|]*|%d+|r|')
 
--- Nobody waits, nothing was cancelled; no writer holds, what has ended is swept, and neither id nor owner is known.
+-- Nobody waits, nothing was cancelled; no writer holds, what has ended is swept, and neither id nor owner is known. An
+-- id that cools down was released: this is a late copy.
 local function beside_readers()
   if redis.call('EXISTS', queue, gone) > 0 then return false end
   local first = redis.call('ZRANGE', holds, 0, 0, 'WITHSCORES')
-  if tonumber(first[2] or 0) <= now_ms or redis.call('ZSCORE', holds, '#w') then return false end
+  if tonumber(first[2] or 0) <= now_ms then return false end
+  local against = redis.call('ZMSCORE', holds, '#w', '-' .. id)
+  if against[1] or against[2] then return false end
   local known = redis.call('HMGET', notes, id, '=' .. owner)
   return not (known[1] or known[2])
 end
