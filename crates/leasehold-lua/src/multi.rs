@@ -5,7 +5,7 @@ use crate::keys::Keys;
 use crate::reply::{DecodeError, Fields};
 use crate::script::Script;
 use crate::terms::{Acquisition, Terms};
-use crate::verbs::Verbs;
+use crate::verbs::{Settings, Verbs};
 
 static ACQUIRE: Script = Script::new("multi/acquire", include_str!("../lua/multi/acquire.lua"));
 
@@ -23,8 +23,8 @@ pub struct Element<'a> {
     pub keys: &'a Keys,
     /// Who takes how much of it.
     pub acquisition: Acquisition<'a>,
-    /// The limit that its first use sets, for a kind that has one.
-    pub limit: Option<u32>,
+    /// What its kind alone is told.
+    pub settings: &'a Settings,
 }
 
 /// Takes all of them or none, without waiting; all keys share a slot. One call; a resend is harmless.
@@ -36,7 +36,7 @@ pub fn acquire(elements: &[Element<'_>], terms: Terms) -> Call {
         keys.extend([holds, queue, token, gone, notes].map(std::sync::Arc::clone));
         let Acquisition { id, owner, note, lease_ms } = element.acquisition;
         args.extend([element.verbs.kind.into(), id.to_vec(), owner.into(), note.to_vec()]);
-        args.extend([number(lease_ms), number(element.limit.unwrap_or(0).into())]);
+        args.extend([number(lease_ms), element.settings.acquire.join(&b',')]);
     }
     Call { script: &ACQUIRE, keys, args }
 }
@@ -48,8 +48,8 @@ pub enum MultiReply {
     Taken {
         /// Server clock.
         now_us: u64,
-        /// Of each its token and how long it still lasts, in milliseconds.
-        holds: Vec<(u64, u64)>,
+        /// Of each what it has.
+        holds: Vec<Taken>,
     },
     /// One of them is held or waited for; nothing was taken.
     Busy {
@@ -57,16 +57,47 @@ pub enum MultiReply {
         which: u64,
         /// How long its present hold still lasts.
         left_ms: u64,
+        /// Call again at once.
+        again: bool,
     },
     /// Of an earlier copy of this call only a part is held still.
-    Torn,
+    Torn {
+        /// Which one is not, from 0.
+        which: u64,
+    },
     /// One of them was cancelled before this call arrived.
-    Cancelled,
+    Cancelled {
+        /// Which, from 0.
+        which: u64,
+    },
     /// One of them asks for more than there will ever be.
     NeverFits {
         /// Which, from 0.
         which: u64,
     },
+    /// The owner of one of them has as many entries as a hold may have.
+    TooManyEntries {
+        /// Which, from 0.
+        which: u64,
+    },
+    /// The limit that one of them was sent with is not the server's, and it asked to be told so.
+    LimitDiffers {
+        /// Which, from 0.
+        which: u64,
+        /// The server's limit.
+        server: u32,
+    },
+}
+
+/// One of several, held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Its fencing token.
+    pub token: u64,
+    /// How long it still lasts.
+    pub left_ms: u64,
+    /// The server's limit, of a kind that has one; else 0.
+    pub limit: u32,
 }
 
 impl MultiReply {
@@ -81,14 +112,21 @@ impl MultiReply {
                 let now_us = fields.number()?;
                 let mut holds = Vec::new();
                 while !fields.is_empty() {
-                    holds.push((fields.number()?, fields.number()?));
+                    let (token, left_ms) = (fields.number()?, fields.number()?);
+                    holds.push(Taken { token, left_ms, limit: fields.small()? });
                 }
                 Ok(Self::Taken { now_us, holds })
             }
-            2 => Ok(Self::Busy { which: fields.number()?, left_ms: fields.number()? }),
-            3 => Ok(Self::Torn),
-            4 => Ok(Self::Cancelled),
+            2 => Ok(Self::Busy {
+                which: fields.number()?,
+                left_ms: fields.number()?,
+                again: fields.flag()?,
+            }),
+            3 => Ok(Self::Torn { which: fields.number()? }),
+            4 => Ok(Self::Cancelled { which: fields.number()? }),
             5 => Ok(Self::NeverFits { which: fields.number()? }),
+            6 => Ok(Self::TooManyEntries { which: fields.number()? }),
+            7 => Ok(Self::LimitDiffers { which: fields.number()?, server: fields.small()? }),
             _ => Err(fields.unknown_code()),
         }
     }

@@ -103,8 +103,10 @@ fn calls_of_permits(keys: &Keys) -> [Call; 5] {
 /// The call that takes several, once.
 fn call_of_several() -> Call {
     let keys = Keys::new(ObjectName { prefix: b"", kind: "mutex", group: None, name: b"a" });
-    let element = |verbs, limit| multi::Element { verbs, keys: &keys, acquisition: ONE, limit };
-    multi::acquire(&[element(&mutex::VERBS, None), element(&semaphore::VERBS, Some(2))], TERMS)
+    let (none, limit) = (Settings::default(), semaphore::settings(2, true));
+    let element =
+        |verbs, settings| multi::Element { verbs, keys: &keys, acquisition: ONE, settings };
+    multi::acquire(&[element(&mutex::VERBS, &none), element(&semaphore::VERBS, &limit)], TERMS)
 }
 
 /// Each call of the latch, once.

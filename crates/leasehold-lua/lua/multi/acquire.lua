@@ -4,13 +4,16 @@ Takes several objects at once: all of them, if each can be taken and nobody wait
 KEYS[1…]   keys      five an element: holds, queue, token, gone, notes
 ARGV[1]    fence_ms  number: how long the token keys are kept
 ARGV[2]    floor     number: highest token this client has seen
-ARGV[3…]   elements  six an element: kind, id, owner, note, lease_ms, limit (0 = none)
+ARGV[3…]   elements  six an element: kind, id, owner, note, lease_ms, settings (of a semaphore: limit,strict)
 
-returns {1, now_us, token, left_ms, …}   all are held, now or since an earlier copy of this call; two values an element
-returns {2, which, left_ms}              that element is held or waited for; nothing was taken
-returns {3, which}                       of an earlier copy of this call only a part is held still
-returns {4, which}                       that element was cancelled before this call arrived
-returns {5, which}                       that element's weight is over its limit
+returns {1, now_us, token, left_ms, limit, …}   all are held, now or since an earlier copy of this call; three an element
+returns {2, which, left_ms, again}              that element is held or waited for
+returns {3, which}                              of what an earlier copy of this call took, that element is held no more
+returns {4, which}                              that element was cancelled before this call arrived
+returns {5, which}                              that element's weight is over its limit
+returns {6, which}                              that element's owner has as many entries as a hold may have
+returns {7, which, limit}                       that element is strict, and the server's limit differs
+Nothing is taken by a call that returns anything but the first; an earlier copy of it may have taken some.
 ]]
 local keys = KEYS
 local fence_ms, floor, elements = ARGV[1], tonumber(ARGV[2]), ARGV
@@ -22,6 +25,12 @@ local wait_ms = 0 -- nobody enters a queue here
 --#include token
 --#include queue
 
+-- Whatever may be foreign is looked at before anything is taken: an error in the midst would leave a part (I16).
+local function check_token()
+  local last = redis.call('GET', token)
+  if last and not tonumber(last) then error('WRONGTYPE the fencing token key holds something else') end
+end
+
 -- The kinds, each in a scope of its own: they use the same names. All look at the keys of the element at hand.
 local kinds = {}
 do
@@ -29,7 +38,10 @@ do
   kinds.mutex = {
     read_hold = read_hold, holds_id = holds_id, cools = cools, fits = fits, may_reenter = may_reenter,
     reenter = reenter, take = take, token_for = token_for, token_of = token_of, left_of = left_of, hold_left = hold_left,
-    swept = function() return true end, set_up = function(_) end,
+    check = check_token,
+    crowded = function(_) return hold.live >= MOST_ENTRIES end,
+    unswept = function() return 0 end,
+    limit = function(_) return 0 end,
   }
   kinds.fair = kinds.mutex
 end
@@ -39,7 +51,13 @@ do
   kinds.rwlock = {
     read_hold = read_hold, holds_id = holds_id, cools = cools, fits = fits, may_reenter = may_reenter,
     reenter = reenter, take = take, token_for = token_for, token_of = token_of, left_of = left_of, hold_left = hold_left,
-    swept = function() return unswept == 0 end, set_up = function(_) end,
+    check = function()
+      check_token()
+      redis.call('HLEN', notes)
+    end,
+    crowded = function(owner) return #entries_of(owner) >= MOST_ENTRIES end,
+    unswept = function() return unswept end,
+    limit = function(_) return 0 end,
   }
 end
 do
@@ -48,55 +66,71 @@ do
   kinds.semaphore = {
     read_hold = read_hold, holds_id = holds_id, cools = cools, fits = fits, may_reenter = may_reenter,
     reenter = reenter, take = take, token_for = token_for, token_of = token_of, left_of = left_of, hold_left = hold_left,
-    swept = function() return unswept == 0 end, set_up = set_up,
+    check = function() redis.call('HLEN', notes) end,
+    crowded = function(_) return false end,
+    unswept = function() return unswept end,
+    limit = function(first)
+      set_up(first)
+      return score('#l')
+    end,
   }
 end
 
+local count = (#elements - FIRST + 1) / WIDTH
 local function each(visit)
-  local count = (#elements - FIRST + 1) / WIDTH
   for which = 0, count - 1 do
-    local at, argument = which * KEYED, FIRST + which * WIDTH
+    local at = which * KEYED
     holds, queue, token = keys[at + 1], keys[at + 2], keys[at + 3]
     gone, notes = keys[at + 4], keys[at + 5]
-    local kind = kinds[elements[argument]]
+    local first = FIRST + which * WIDTH
+    local kind = kinds[elements[first]]
     kind.read_hold()
-    local answer = visit(which, kind, elements[argument + 1], argument)
-    if answer then return answer end
+    visit(which, kind, elements[first + 1], first)
+  end
+end
+
+local function limit_of(kind, settings)
+  local limit, strict = string.match(settings, '^(%d+),(%d)$')
+  if not limit then return 0, false end
+  local server = kind.limit(tonumber(limit))
+  return server, strict == '1' and server ~= tonumber(limit)
+end
+
+-- Why this element cannot be taken; nothing if it can.
+local function refusal_of(which, kind, id, first)
+  if is_gone(id) or kind.cools(id) then return { 4, which } end
+  kind.check()
+  local limit, differs = limit_of(kind, elements[first + 5])
+  if differs then return { 7, which, limit } end
+  local owner = elements[first + 2]
+  if kind.may_reenter(id, owner) then
+    return kind.crowded(owner) and { 6, which } or nil
+  end
+  local room, unswept = kind.fits(id), kind.unswept()
+  if room < 0 then return { 5, which } end
+  if room == 0 or unswept == 1 or redis.call('EXISTS', queue) == 1 then
+    return { 2, which, math.max(1, kind.hold_left()), unswept }
   end
   return nil
 end
 
--- Whether an element is held already, or could be taken now; anything else ends the call.
-local held, free = 0, 0
-local function look(which, kind, id, argument)
-  local owner, limit = elements[argument + 2], tonumber(elements[argument + 5])
+-- An earlier copy took all: then all are held still, or what is left of them is of no use.
+local held, missing, refusal = 0, nil, nil
+each(function(which, kind, id, first)
   if kind.holds_id(id) then
     held = held + 1
-    return nil
+    return
   end
-  if is_gone(id) or kind.cools(id) then return { 4, which } end
-  if limit > 0 then kind.set_up(limit) end
-  if kind.may_reenter(id, owner) then
-    free = free + 1
-    return nil
-  end
-  local room = kind.fits(id)
-  if room < 0 then return { 5, which } end
-  if room == 0 or not kind.swept() or redis.call('EXISTS', queue) == 1 then
-    return { 2, which, math.max(1, kind.hold_left()) }
-  end
-  free = free + 1
-  return nil
-end
-
-local refusal = each(look)
+  missing = missing or which
+  refusal = refusal or refusal_of(which, kind, id, first)
+end)
+if held > 0 and missing then return { 3, missing } end
 if refusal then return refusal end
-if held > 0 and free > 0 then return { 3, 0 } end
 
 local reply = { 1, now_text }
-local function take_it(_, kind, id, argument)
-  local owner, note, lease_ms = elements[argument + 2], elements[argument + 3], tonumber(elements[argument + 4])
-  if not kind.holds_id(id) then
+each(function(_, kind, id, first)
+  local owner, note, lease_ms = elements[first + 2], elements[first + 3], tonumber(elements[first + 4])
+  if held == 0 then
     if kind.may_reenter(id, owner) then
       kind.reenter(id, owner, note, lease_ms)
     else
@@ -104,7 +138,6 @@ local function take_it(_, kind, id, argument)
     end
   end
   reply[#reply + 1], reply[#reply + 2] = kind.token_of(id), kind.left_of(id)
-  return nil
-end
-each(take_it)
+  reply[#reply + 1] = limit_of(kind, elements[first + 5])
+end)
 return reply

@@ -95,6 +95,10 @@ impl Spec {
         self.verbs
     }
 
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     pub(crate) fn options(&self) -> &Options {
         &self.options
     }

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_lua::Share;
 use leasehold_lua::multi::{self, Element, MultiReply};
 use leasehold_lua::semaphore;
+use leasehold_lua::{Call, Share};
 use tokio::sync::oneshot;
 
 use super::{Gathering, Plan, Spec, View};
@@ -146,43 +146,11 @@ pub async fn take_together(members: &[Member], within: Duration) -> Result<Toget
     let (taking, ended) = Taking::enter(first.session().link(), members)?;
     let elements: Vec<_> = taking.plans.iter().map(|plan| plan.element()).collect();
     let call = multi::acquire(&elements, taking.link.terms());
-    let doubt = || taking.plans.iter().for_each(|plan| taking.registry_doubt(plan));
-    let answer = tokio::select! {
+    tokio::select! {
         biased;
         // A shutdown has ended all of them.
-        _ = ended => return Err(AcquireError::Closed),
-        answer = deliver(taking.link, &call, taking.until(within), doubt) => answer,
-    };
-    let answer = match answer {
-        Ok(answer) => answer,
-        Err(failed) => {
-            if !failed.doubtful {
-                taking.forget();
-            }
-            return Err(failed.error.into());
-        }
-    };
-    let reply = MultiReply::decode(&answer.reply).map_err(crate::BackendError::from)?;
-    for plan in &taking.plans {
-        taking.link.shared().registry.answered(plan.uuid());
-    }
-    match reply {
-        MultiReply::Taken { now_us, holds } if holds.len() == taking.plans.len() => {
-            let sample = Sample { sent: answer.sent, server_us: now_us };
-            taking.link.shared().sampled(first.place(), sample);
-            taking.taken(&answer, &holds).map(Together::Taken)
-        }
-        // What an earlier copy took is ended with the rest, when `taking` is dropped.
-        MultiReply::Taken { .. } | MultiReply::Torn => Ok(Together::Busy(0)),
-        MultiReply::Busy { which, .. } => {
-            taking.nothing_left(answer.doubtful);
-            Ok(Together::Busy(usize::try_from(which).unwrap_or(0)))
-        }
-        MultiReply::NeverFits { .. } => {
-            taking.nothing_left(answer.doubtful);
-            Err(AcquireError::NeverFits)
-        }
-        MultiReply::Cancelled => Err(AcquireError::Closed),
+        _ = ended => Err(AcquireError::Closed),
+        taken = taking.ask(&call, taking.until(within)) => taken,
     }
 }
 
@@ -211,8 +179,62 @@ impl<'a> Taking<'a> {
         Ok((taking, ended))
     }
 
-    fn registry_doubt(&self, plan: &Plan) {
-        self.link.shared().registry.doubt(plan.uuid());
+    async fn ask(&self, call: &Call, until: Moment) -> Result<Together, AcquireError> {
+        let registry = &self.link.shared().registry;
+        let doubt = || self.plans.iter().for_each(|plan| registry.doubt(plan.uuid()));
+        let mut doubtful = false;
+        loop {
+            let answer = match deliver(self.link, call, until, doubt).await {
+                Ok(answer) => answer,
+                Err(failed) => {
+                    if !failed.doubtful && !doubtful {
+                        self.forget();
+                    }
+                    return Err(failed.error.into());
+                }
+            };
+            doubtful |= answer.doubtful;
+            let reply = MultiReply::decode(&answer.reply).map_err(crate::BackendError::from)?;
+            if !matches!(reply, MultiReply::Busy { again: true, .. }) {
+                return self.settled(&answer, reply, doubtful);
+            }
+        }
+    }
+
+    fn settled(
+        &self,
+        answer: &Delivered,
+        reply: MultiReply,
+        doubtful: bool,
+    ) -> Result<Together, AcquireError> {
+        for plan in &self.plans {
+            self.link.shared().registry.answered(plan.uuid());
+        }
+        let refused = match reply {
+            MultiReply::Taken { now_us, holds } if holds.len() == self.plans.len() => {
+                let sample = Sample { sent: answer.sent, server_us: now_us };
+                if let Some(plan) = self.plans.first() {
+                    self.link.shared().sampled(plan.spec.slot_key(), sample);
+                }
+                return self.taken(answer, &holds).map(Together::Taken);
+            }
+            // What an earlier copy took is ended with the rest, when `self` is dropped.
+            MultiReply::Taken { .. } => return Ok(Together::Busy(0)),
+            MultiReply::Torn { which } => return Ok(Together::Busy(place(which))),
+            MultiReply::Cancelled { .. } => return Err(AcquireError::Closed),
+            MultiReply::Busy { which, .. } => Ok(Together::Busy(place(which))),
+            MultiReply::NeverFits { .. } => Err(AcquireError::NeverFits),
+            MultiReply::TooManyEntries { .. } => Err(AcquireError::TooManyEntries),
+            MultiReply::LimitDiffers { which, server } => {
+                let ours = self.plans.get(place(which)).and_then(|plan| plan.spec.limit());
+                Err(AcquireError::LimitDiffers { ours: ours.unwrap_or_default(), server })
+            }
+        };
+        // The server says that it took nothing; but an earlier copy may still arrive.
+        if !doubtful {
+            self.forget();
+        }
+        refused
     }
 
     /// Surely nothing was sent.
@@ -220,14 +242,7 @@ impl<'a> Taking<'a> {
         self.plans.iter().for_each(|plan| self.link.shared().registry.forget(plan.uuid()));
     }
 
-    /// The server says that it took nothing; but an earlier copy may still arrive.
-    fn nothing_left(&self, doubtful: bool) {
-        if !doubtful {
-            self.forget();
-        }
-    }
-
-    fn taken(&self, answer: &Delivered, holds: &[(u64, u64)]) -> Result<Gathering, AcquireError> {
+    fn taken(&self, answer: &Delivered, holds: &[multi::Taken]) -> Result<Gathering, AcquireError> {
         let shared = self.link.shared();
         let deadline = |plan: &Plan, left_ms| {
             // Trap 28: a server clock that went back says more than was ever given.
@@ -235,14 +250,19 @@ impl<'a> Taking<'a> {
             shared.settings.drift.deadline_of_reply(answer.sent, left)
         };
         let held = || self.plans.iter().zip(holds);
-        if held().any(|(plan, (_, left_ms))| deadline(plan, *left_ms).passed()) {
+        for (plan, hold) in held() {
+            if hold.limit > 0 && plan.spec.limit() != Some(hold.limit) {
+                plan.spec.limit_differs(hold.limit, &shared.events);
+            }
+        }
+        if held().any(|(plan, hold)| deadline(plan, hold.left_ms).passed()) {
             return Err(AcquireError::ValidityTooShort { remaining: Duration::ZERO });
         }
         let mut taken = Gathering::default();
-        for (plan, (token, left_ms)) in held() {
-            shared.saw_token(*token);
-            let deadline = deadline(plan, *left_ms);
-            let won = shared.registry.win(plan.uuid(), *token, deadline, &shared.events);
+        for (plan, hold) in held() {
+            shared.saw_token(hold.token);
+            let deadline = deadline(plan, hold.left_ms);
+            let won = shared.registry.win(plan.uuid(), hold.token, deadline, &shared.events);
             // Closed: what was won before is given back with `taken`.
             let state = won.ok_or(AcquireError::Closed)?.state;
             taken.add(Guard::new(arm(self.link.clone(), state)));
@@ -263,9 +283,13 @@ impl Plan {
             verbs: self.spec.verbs(),
             keys: self.spec.keys(),
             acquisition: self.acquisition.wire(),
-            limit: self.spec.limit(),
+            settings: self.spec.settings(),
         }
     }
+}
+
+fn place(which: u64) -> usize {
+    usize::try_from(which).unwrap_or(usize::MAX)
 }
 
 impl Drop for Taking<'_> {
