@@ -32,11 +32,14 @@ local last = redis.call('ZRANGE', ids, -1, -1, 'WITHSCORES')
 generation = math.max(now_us, (generation or 0) + 1, tonumber(last[2] or 0) + 1)
 local fresh = text(generation)
 redis.call('ZADD', ids, fresh, call_id)
-local set = redis.pcall('HSET', latch, 'generation', fresh, 'count', wanted, 'left', wanted, 'expires_ms', lasts_ms, 'over', '0')
-local refused = type(set) == 'table' and set or end_in(tonumber(lasts_ms))
+-- Before there is a latch: whether keys may be given an end at all.
+local refused = end_in(tonumber(lasts_ms))
+if not refused then
+  local set = redis.pcall('HSET', latch, 'generation', fresh, 'count', wanted, 'left', wanted, 'expires_ms', lasts_ms, 'over', '0')
+  refused = type(set) == 'table' and set or end_in(tonumber(lasts_ms))
+end
 if refused then
   redis.call('ZREM', ids, call_id)
-  redis.pcall('DEL', latch)
   return refused
 end
 sweep()

@@ -36,12 +36,12 @@ local function end_in(ms)
 end
 
 -- Ids of earlier generations leave, a few at each call (I18), when no copy of their calls can come any more. Lowest
--- first: those below do not reach above the present generation.
+-- first: those below do not reach above the present generation. What was done before is done: nothing in here can fail.
 local function sweep()
-  local found = redis.call('ZRANGE', ids, 0, MOST_SWEPT - 1, 'WITHSCORES')
+  local found = redis.pcall('ZRANGE', ids, 0, MOST_SWEPT - 1, 'WITHSCORES')
   local before, old = math.min(generation, now_us - KEPT_MS * 1000), 0
   for i = 2, #found, 2 do
     if tonumber(found[i]) < before then old = old + 1 end
   end
-  if old > 0 then redis.call('ZREMRANGEBYRANK', ids, 0, old - 1) end
+  if old > 0 then redis.pcall('ZREMRANGEBYRANK', ids, 0, old - 1) end
 end
