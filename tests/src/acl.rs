@@ -37,10 +37,40 @@ pub const MUTEX_COMMANDS: &[&str] = &[
     "zremrangebyrank",
 ];
 
+/// The commands that a latch needs, all of them among those of a mutex: the first four by the client, the others inside
+/// the scripts.
+pub const LATCH_COMMANDS: &[&str] = &[
+    "evalsha",
+    "eval",
+    "subscribe",
+    "publish",
+    "time",
+    "exists",
+    "pttl",
+    "pexpireat",
+    "hset",
+    "hmget",
+    "zadd",
+    "zrem",
+    "zscore",
+    "zrange",
+    "zremrangebyrank",
+];
+
 /// The rule of a user that may do what a mutex of sessions with this prefix needs, and nothing else:
 /// what stands behind `ACL SETUSER <name> on >password`.
 #[must_use]
 pub fn mutex_rule(prefix: &str) -> Vec<String> {
+    rule(prefix, MUTEX_COMMANDS)
+}
+
+/// The same for a latch.
+#[must_use]
+pub fn latch_rule(prefix: &str) -> Vec<String> {
+    rule(prefix, LATCH_COMMANDS)
+}
+
+fn rule(prefix: &str, commands: &[&str]) -> Vec<String> {
     let places = [
         "resetkeys".to_owned(),
         format!("~{prefix}lh1:*"),
@@ -48,7 +78,7 @@ pub fn mutex_rule(prefix: &str) -> Vec<String> {
         format!("&{prefix}lh1:inbox:*"),
         "-@all".to_owned(),
     ];
-    places.into_iter().chain(MUTEX_COMMANDS.iter().map(|command| format!("+{command}"))).collect()
+    places.into_iter().chain(commands.iter().map(|command| format!("+{command}"))).collect()
 }
 
 /// The password of every user made here.
@@ -56,8 +86,17 @@ const PASSWORD: &str = "pass";
 
 /// Makes a user who has [`mutex_rule`] for this prefix.
 pub async fn user(server: &Server, name: &str, prefix: &str) {
+    make(server, name, mutex_rule(prefix)).await;
+}
+
+/// Makes a user who has [`latch_rule`] for this prefix.
+pub async fn latch_user(server: &Server, name: &str, prefix: &str) {
+    make(server, name, latch_rule(prefix)).await;
+}
+
+async fn make(server: &Server, name: &str, rule: Vec<String>) {
     let mut rules = vec!["reset".to_owned(), "on".to_owned(), format!(">{PASSWORD}")];
-    rules.extend(mutex_rule(prefix));
+    rules.extend(rule);
     set(server, name, &rules).await;
 }
 
