@@ -5,14 +5,22 @@
 //!   several processes at once: without a lock, with one, and with a worker that is frozen while it holds one.
 //! * `long_job` (`src/bin/long_job.rs`): a hold far longer than its lease, and what to do when it is lost.
 //! * `adopt` (`src/bin/adopt.rs`): a job that one process begins and another goes on with, under the same hold.
+//! * `job_queue` (`src/bin/job_queue/`): jobs of one account in order over several processes, by a fair lock; one process
+//!   is killed while it holds and waits.
+//!
+//! What they share: [`program`] (a session that is shut down on every way out, interruption, exit status), [`crew`] (worker
+//! processes, one of which is killed), [`board`] (what moves on a terminal).
 //!
 //! The flash sale from the inside out: [`orders`] is what is ordered, [`shop`] the database with its fencing check,
 //! [`worker`] a process that sells (**the part to copy from**), [`scenario`] what the three runs differ in, [`run`] the
 //! parent that starts, freezes and thaws the workers, [`message`] what the two tell each other, [`progress`] the bar, and
 //! [`report`] the table and the verdict.
 
+pub mod board;
+pub mod crew;
 pub mod message;
 pub mod orders;
+pub mod program;
 pub mod progress;
 pub mod report;
 pub mod run;
