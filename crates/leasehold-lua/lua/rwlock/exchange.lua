@@ -38,12 +38,13 @@ local wait_ms = 0 -- nobody enters a queue here
 local function may_write() return may_reenter(id, owner) or (unswept == 0 and live() == 1) end
 
 local function exchange()
-  local deadline, since = holds_id(old), since_of(old)
+  local deadline = holds_id(old)
+  local since, _, noted = note_of(old)
   -- May fail on a foreign key: before anything is changed.
   local minted = token_of_writer(entries_of(owner))
   if not writes(id) then minted = last_token() elseif not minted then minted = mint() end
   remove({ old })
-  ended(old, owner, 0)
+  ended(old, noted, 0)
   add(id, since > 0 and since or now_ms, minted, owner, note, deadline)
 end
 

@@ -1,0 +1,258 @@
+//! What the clients were promised: invariants that need no model of the server.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_lua::Reply;
+use leasehold_lua::mutex::AdoptReply;
+use leasehold_lua::reply::{AcquireReply, CheckAnswer, CheckReply, ExchangeReply, RenewReply};
+
+use super::bench::Key;
+use super::reference::{Member, Note, Push};
+use super::request::{Request, World};
+
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    owner: usize,
+    writes: bool,
+    token: u64,
+    until_ms: u64,
+}
+
+/// A hold that an answer or a push tells of.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    id: usize,
+    /// As the server noted it.
+    owner: Option<usize>,
+    token: u64,
+    left_ms: u64,
+}
+
+/// What is there to hear, and when it was said.
+pub(crate) struct Heard<'a> {
+    pub(crate) request: &'a Request,
+    pub(crate) reply: &'a Reply,
+    pub(crate) pushes: &'a [(usize, Push)],
+    /// The last token after it, as the server has it.
+    pub(crate) last_token: u64,
+    /// What the server noted of each hold.
+    pub(crate) notes: &'a BTreeMap<Member, Note>,
+    pub(crate) now_ms: u64,
+    pub(crate) slack_ms: u64,
+}
+
+impl Heard<'_> {
+    /// An exchanged or adopted hold is another's than its acquisition would be.
+    fn granted(&self, id: usize, token: u64, left_ms: u64) -> Grant {
+        let owner = self.notes.get(&Member::Id(id)).and_then(|note| note.owner);
+        Grant { id, owner, token, left_ms }
+    }
+}
+
+/// The holds that clients count on, by the server's clock.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Claims {
+    live: BTreeMap<usize, Claim>,
+    /// Claims that ended by time while the server kept the hold unswept. Only a clock that goes back can bring them to
+    /// life again (protocol trap 28).
+    ended: BTreeMap<usize, Claim>,
+    went_back: bool,
+    /// Tokens of writers.
+    tokens: BTreeSet<u64>,
+    /// The token key is lost, or was forgotten while tokens ran ahead of the clock: they may start again.
+    tokens_lost: bool,
+}
+
+impl Claims {
+    pub(crate) fn lost(&mut self, key: Key) {
+        match key {
+            Key::Holds => {
+                self.live.clear();
+                self.ended.clear();
+            }
+            Key::Token => self.tokens_lost = true,
+            Key::Queue | Key::Timeouts | Key::Gone | Key::Notes => {}
+        }
+    }
+
+    /// The clock shows `now_ms`. What has ended stays ended when the clock goes back: a client's own clock does not.
+    pub(crate) fn at(&mut self, now_ms: u64) {
+        let over = self.live.iter().filter(|(_, claim)| claim.until_ms <= now_ms);
+        self.ended.extend(over);
+        self.live.retain(|_, claim| claim.until_ms > now_ms);
+    }
+
+    pub(crate) fn clock_went_back(&mut self) {
+        self.went_back = true;
+    }
+
+    fn end(&mut self, id: usize) {
+        self.live.remove(&id);
+        self.ended.remove(&id);
+    }
+
+    /// The token key has ended. Tokens that ran ahead of the clock (by a client's floor) are then remembered by clients
+    /// alone, and these here forget.
+    pub(crate) fn token_forgotten(&mut self, now_us: u64) {
+        self.tokens_lost |= self.tokens.last().is_some_and(|last| *last > now_us);
+    }
+
+    /// Takes in what a request's answer and the pushes said, and checks I13, I4, I5 and I8.
+    pub(crate) fn hear(&mut self, world: &World, heard: &Heard<'_>) -> Result<(), String> {
+        self.at(heard.now_ms);
+        let mut granted = self.answered(world, heard)?;
+        for (_, push) in heard.pushes {
+            match push {
+                Push::Granted { id, token, lease_ms } => {
+                    granted.push(heard.granted(*id, *token, *lease_ms));
+                }
+                Push::Forced { .. } => {}
+                Push::Adopted { id } => self.end(*id),
+            }
+        }
+        // Grants of one script are made in the order of their tokens.
+        granted.sort_by_key(|grant| grant.token);
+        for grant in granted {
+            let Grant { id, owner, token, left_ms } = grant;
+            let writes = world.writes(id);
+            let known = self.live.get(&id).map(|claim| claim.owner);
+            let owner = owner.or(known).unwrap_or(world.acquisitions[id].owner);
+            self.token(id, writes, token, heard.last_token)?;
+            let until_ms = heard.now_ms + left_ms;
+            self.live.insert(id, Claim { owner, writes, token, until_ms });
+        }
+        self.no_stranger_beside_a_writer()
+    }
+
+    fn answered(&mut self, world: &World, heard: &Heard<'_>) -> Result<Vec<Grant>, String> {
+        let unreadable = |error: leasehold_lua::DecodeError| error.to_string();
+        let reply = heard.reply;
+        match heard.request {
+            Request::Acquire { id, .. } => {
+                let said = AcquireReply::decode(reply).map_err(unreadable)?;
+                let AcquireReply::Taken { token, left_ms, .. } = said else {
+                    return self.not_destroyed(*id, heard).map(|()| vec![]);
+                };
+                Ok(vec![heard.granted(*id, token, left_ms)])
+            }
+            Request::Check { waiting, .. } => {
+                let answers = CheckReply::decode(reply).map_err(unreadable)?.answers;
+                let mut granted = vec![];
+                for ((id, _), answer) in waiting.iter().zip(answers) {
+                    match answer {
+                        CheckAnswer::Taken { token, left_ms } => {
+                            granted.push(heard.granted(*id, token, left_ms));
+                        }
+                        CheckAnswer::Queued { .. }
+                        | CheckAnswer::Cancelled
+                        | CheckAnswer::NeverFits
+                        | CheckAnswer::TooManyEntries => self.not_destroyed(*id, heard)?,
+                    }
+                }
+                Ok(granted)
+            }
+            Request::Renew { elements } => {
+                let (_, answers) = RenewReply::decode(reply).map_err(unreadable)?;
+                for ((id, _), answer) in elements.iter().zip(answers) {
+                    self.renewed(*id, &answer, heard)?;
+                }
+                Ok(vec![])
+            }
+            Request::Release { id, .. } => {
+                self.end(*id);
+                Ok(vec![])
+            }
+            Request::Exchange { old, id, .. } => {
+                let said = ExchangeReply::decode(reply).map_err(unreadable)?;
+                match said {
+                    ExchangeReply::Done { token, left_ms, .. } => {
+                        // A resend finds itself and says nothing about the old one.
+                        if !self.live.contains_key(id) {
+                            self.end(*old);
+                        }
+                        Ok(vec![heard.granted(*id, token, left_ms)])
+                    }
+                    ExchangeReply::NotHeld { .. } => {
+                        self.not_destroyed(*old, heard).map(|()| vec![])
+                    }
+                    ExchangeReply::Refused | ExchangeReply::Cancelled => Ok(vec![]),
+                }
+            }
+            Request::Adopt { id, owner, .. } => {
+                let said = AdoptReply::decode(reply).map_err(unreadable)?;
+                let AdoptReply::Adopted { token, left_ms, .. } = said else { return Ok(vec![]) };
+                // A resend of an adoption finds itself and says nothing about others.
+                if !self.live.contains_key(id) {
+                    let side = world.writes(*id);
+                    let taken = |claim: &Claim| claim.owner == *owner && claim.writes == side;
+                    self.live.retain(|_, claim| !taken(claim));
+                    self.ended.retain(|_, claim| !taken(claim));
+                }
+                Ok(vec![heard.granted(*id, token, left_ms)])
+            }
+            Request::Force { members, .. } => {
+                for member in members {
+                    if let Member::Id(id) = member {
+                        self.end(*id);
+                    }
+                }
+                Ok(vec![])
+            }
+            Request::Inspect | Request::Queue { .. } => Ok(vec![]),
+        }
+    }
+
+    fn renewed(&mut self, id: usize, answer: &RenewReply, heard: &Heard<'_>) -> Result<(), String> {
+        let RenewReply::Renewed { left_ms } = answer else { return self.not_destroyed(id, heard) };
+        // I4: what nobody was granted cannot be renewed; a grant to a dead inbox was taken back.
+        let revived = self.ended.get(&id).filter(|_| self.went_back);
+        let claim = self.live.get(&id).or(revived).copied();
+        let mut claim = claim.ok_or_else(|| format!("I4: renewed {id}, not held"))?;
+        claim.until_ms = claim.until_ms.max(heard.now_ms + left_ms);
+        self.live.insert(id, claim);
+        Ok(())
+    }
+
+    /// I8: "not held" is said of a hold only when its promised time is over.
+    fn not_destroyed(&self, id: usize, heard: &Heard<'_>) -> Result<(), String> {
+        match self.live.get(&id) {
+            Some(claim) if claim.until_ms > heard.now_ms + heard.slack_ms => {
+                Err(format!("I8: {id} is not held any more, promised until {}", claim.until_ms))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// I5: writers' tokens increase; a reader is given the last of them.
+    fn token(&mut self, id: usize, writes: bool, token: u64, server: u64) -> Result<(), String> {
+        if self.tokens_lost {
+            self.tokens.clear();
+            self.tokens_lost = false;
+        }
+        let last = self.tokens.last().copied().unwrap_or(0);
+        let known = self.live.get(&id).map(|claim| claim.token);
+        if !writes {
+            // Where the server has forgotten the last token it can only say what it noted.
+            let (first, forgotten) = (known.is_none(), server == 0);
+            let wrong = token > server && known != Some(token) || first && token < last;
+            return match wrong && !forgotten {
+                true => Err(format!("I5: a reader with token {token} after {last}")),
+                false => Ok(()),
+            };
+        }
+        if token < last && !self.tokens.contains(&token) {
+            return Err(format!("I5: token {token} granted after {last}"));
+        }
+        self.tokens.insert(token);
+        Ok(())
+    }
+
+    /// I13.
+    fn no_stranger_beside_a_writer(&self) -> Result<(), String> {
+        let owners: BTreeSet<_> = self.live.values().map(|claim| claim.owner).collect();
+        if self.live.values().any(|claim| claim.writes) && owners.len() > 1 {
+            return Err(format!("I13: holders at once: {:?}", self.live));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,284 @@
+//! From the server's values to the forms that both sides share.
+
+use std::collections::BTreeMap;
+
+use leasehold_lua::Reply;
+use leasehold_lua::holders::{Listed, forced};
+use leasehold_lua::mutex::{AdoptReply, QueueReply};
+use leasehold_lua::reply::{
+    AcquireReply, CheckAnswer, CheckReply, ExchangeReply, ReleaseReply, RenewReply, Why,
+};
+use leasehold_lua::rwlock::Inspection;
+use leasehold_lua::wire::Push as Message;
+
+use super::answer::{Answer, Snapshot};
+use super::bench::Found;
+use super::reference::{Mark, Member, Note, Push};
+use super::request::{Request, World, note, number_of, owner_name};
+
+/// The pushes by inbox, sorted, and the moment that they were made.
+pub(crate) fn pushes(messages: &[(usize, Message)]) -> (Option<u64>, Vec<(usize, Push)>) {
+    let mut made_us = None;
+    let mut all = Vec::new();
+    for (inbox, message) in messages {
+        let push = match message {
+            Message::Granted { uuid, token, lease_ms, at_us } => {
+                made_us = Some(*at_us);
+                Push::Granted { id: number_of(uuid), token: *token, lease_ms: *lease_ms }
+            }
+            Message::Forced { uuid } => Push::Forced { uuid: uuid.clone() },
+            Message::Adopted { uuid } => Push::Adopted { id: number_of(uuid) },
+            other => panic!("nobody sends {other:?} here"),
+        };
+        all.push((*inbox, push));
+    }
+    all.sort();
+    (made_us, all)
+}
+
+/// The answer, and the server's clock where the answer has it.
+pub(crate) fn answer(request: &Request, reply: &Reply) -> Result<(Answer, Option<u64>), String> {
+    let read = match request {
+        Request::Acquire { .. } => AcquireReply::decode(reply).map(acquired),
+        Request::Check { .. } => CheckReply::decode(reply).map(checked),
+        Request::Renew { .. } => {
+            RenewReply::decode(reply).map(|(now_us, answers)| (renewed(answers), Some(now_us)))
+        }
+        Request::Release { .. } => ReleaseReply::decode(reply).map(released),
+        Request::Exchange { .. } => return exchanged(reply),
+        Request::Adopt { .. } => AdoptReply::decode(reply).map(adopted),
+        Request::Force { .. } => forced(reply)
+            .map(|(count, again)| (Answer::new("ended").exact(count).again(again), None)),
+        Request::Inspect => Inspection::decode(reply).map(|found| inspected(&found)),
+        Request::Queue { .. } => QueueReply::decode(reply).map(|found| queue(&found)),
+    };
+    read.map_err(|error| format!("{error}: {reply:?}"))
+}
+
+fn acquired(reply: AcquireReply) -> (Answer, Option<u64>) {
+    match reply {
+        AcquireReply::Taken { token, left_ms, now_us } => {
+            (Answer::new("taken").exact(token).about(left_ms), Some(now_us))
+        }
+        AcquireReply::Queued { position, check_ms, ticket, again, now_us } => {
+            let answer = Answer::new("queued").exact(position).exact(ticket);
+            (answer.about(check_ms).again(again), Some(now_us))
+        }
+        AcquireReply::Busy { left_ms, again, now_us } => {
+            (Answer::new("busy").about(left_ms).again(again), Some(now_us))
+        }
+        AcquireReply::Saturated { retry_ms, again, now_us } => {
+            (Answer::new("saturated").about(retry_ms).again(again), Some(now_us))
+        }
+        AcquireReply::Cancelled => (Answer::new("cancelled"), None),
+        AcquireReply::TooManyEntries => (Answer::new("too many entries"), None),
+        AcquireReply::NeverFits => (Answer::new("never fits"), None),
+        AcquireReply::LimitDiffers { .. } => (Answer::new("limit differs"), None),
+    }
+}
+
+fn checked(reply: CheckReply) -> (Answer, Option<u64>) {
+    let mut answer = Answer::new("checked").about(reply.check_ms).again(reply.again);
+    for one in reply.answers {
+        answer = match one {
+            CheckAnswer::Taken { token, left_ms } => {
+                answer.and("taken").exact(token).about(left_ms)
+            }
+            CheckAnswer::Queued { position, ticket } => {
+                answer.and("queued").exact(position).exact(ticket)
+            }
+            CheckAnswer::Cancelled => answer.and("cancelled"),
+            CheckAnswer::TooManyEntries => answer.and("too many entries"),
+            CheckAnswer::NeverFits => answer.and("never fits"),
+        };
+    }
+    (answer, Some(reply.now_us))
+}
+
+fn renewed(answers: Vec<RenewReply>) -> Answer {
+    answers.into_iter().fold(Answer::new("renewals"), |answer, one| match one {
+        RenewReply::Renewed { left_ms } => answer.and("renewed").about(left_ms),
+        RenewReply::NotHeld { why } => answer.and("not held").and(word(why)),
+        RenewReply::Refused { .. } => answer.and("refused"),
+    })
+}
+
+fn released(reply: ReleaseReply) -> (Answer, Option<u64>) {
+    let again = reply.again();
+    let (answer, now_us) = match reply {
+        ReleaseReply::Released { .. } => (Answer::new("released"), None),
+        ReleaseReply::Left { position, left_ms, since_ms, note, now_us, .. } => {
+            let answer = Answer::new("left").exact(position).about(left_ms);
+            let answer = match note.is_empty() {
+                true => answer.and("nobody"),
+                false => answer.exact(id_in(&note) as u64).exact(since_ms),
+            };
+            (answer, Some(now_us))
+        }
+        ReleaseReply::NotHeld { why, .. } => (Answer::new("not held").and(word(why)), None),
+    };
+    (answer.again(again), now_us)
+}
+
+fn exchanged(reply: &Reply) -> Result<(Answer, Option<u64>), String> {
+    let said = ExchangeReply::decode(reply).map_err(|error| format!("{error}: {reply:?}"))?;
+    Ok(match said {
+        ExchangeReply::Done { again, token, left_ms, now_us } => {
+            (Answer::new("taken").exact(token).about(left_ms).again(again), Some(now_us))
+        }
+        ExchangeReply::NotHeld { why } => {
+            let again = matches!(reply, Reply::List(parts) if parts[1] == Reply::Int(1));
+            (Answer::new("not held").and(word(why)).again(again), None)
+        }
+        ExchangeReply::Refused => (Answer::new("refused"), None),
+        ExchangeReply::Cancelled => (Answer::new("cancelled"), None),
+    })
+}
+
+fn adopted(reply: AdoptReply) -> (Answer, Option<u64>) {
+    match reply {
+        AdoptReply::Adopted { token, left_ms, now_us } => {
+            (Answer::new("taken").exact(token).about(left_ms), Some(now_us))
+        }
+        AdoptReply::NotHeld { why } => (Answer::new("not held").and(word(why)), None),
+        AdoptReply::Cancelled => (Answer::new("cancelled"), None),
+    }
+}
+
+fn inspected(found: &Inspection) -> (Answer, Option<u64>) {
+    let answer = Answer::new("holds").exact(found.waiters).exact(found.token).exact(found.ends_ms);
+    let one = |answer: Answer, hold: &Listed| {
+        let id = number_of(&String::from_utf8_lossy(&hold.id));
+        assert!(hold.note.is_empty() || id_in(&hold.note) == id || hold.since_ms > 0);
+        let answer = answer.and(if hold.cooling { "cooling" } else { "held" });
+        answer.exact(id as u64).exact(hold.deadline_ms).exact(hold.since_ms)
+    };
+    (found.holds.iter().fold(answer, one), Some(found.now_us))
+}
+
+fn queue(found: &QueueReply) -> (Answer, Option<u64>) {
+    let mut answer = Answer::new("waiters").exact(found.length);
+    for waiting in &found.waiting {
+        answer = answer.exact(waiting.ticket);
+        if waiting.deadline_ms > 0 {
+            answer = answer.exact(id_in(&waiting.note) as u64).exact(waiting.deadline_ms);
+        }
+    }
+    (answer, Some(found.now_us))
+}
+
+fn word(why: Why) -> &'static str {
+    match why {
+        Why::Absent => "absent",
+        Why::OtherHolder => "other holder",
+        Why::Forced => "forced",
+    }
+}
+
+/// The acquisition that a note describes; the note must have come through whole.
+fn id_in(raw: &[u8]) -> usize {
+    let id = number_of(&String::from_utf8_lossy(raw));
+    assert_eq!(raw, note(id).as_bytes(), "a note was changed on its way");
+    id
+}
+
+/// The keys as the model has them.
+pub(crate) fn snapshot(world: &World, found: &Found) -> Result<Snapshot, String> {
+    let mut snapshot =
+        Snapshot { token: found.token, ends_ms: found.ends_ms, ..Snapshot::default() };
+    for (name, deadline) in &found.holds {
+        snapshot.holds.insert(member(world, name)?, *deadline);
+    }
+    for (field, value) in &found.notes {
+        match field.strip_prefix('=') {
+            Some(owner) => {
+                snapshot.lists.insert(owner_number(owner)?, packed(world, value)?);
+            }
+            None => {
+                let value = String::from_utf8_lossy(value);
+                snapshot.notes.insert(member(world, field)?, noted(&value)?);
+            }
+        }
+    }
+    for (ticket, id) in &found.queue {
+        snapshot.queue.push((*ticket, id_of(world, id)?));
+    }
+    snapshot.timeouts = timeouts(world, found, &mut snapshot.last_ticket)?;
+    for (mark, until) in &found.gone {
+        let mark = match mark.strip_prefix("forced|") {
+            Some(forced) => Mark::Forced(member(world, forced)?),
+            None => Mark::Gone(id_of(world, mark)?),
+        };
+        snapshot.gone.insert(mark, *until);
+    }
+    Ok(snapshot)
+}
+
+fn timeouts(
+    world: &World,
+    found: &Found,
+    last_ticket: &mut u64,
+) -> Result<BTreeMap<usize, u64>, String> {
+    let mut all = BTreeMap::new();
+    for (field, value) in &found.timeouts {
+        if field == "#" {
+            *last_ticket = value.parse().map_err(|_| format!("last ticket {value}"))?;
+            continue;
+        }
+        let id = id_of(world, field)?;
+        let described = format!("|{}|{}", owner_name(world.acquisitions[id].owner), note(id));
+        let deadline = value.strip_suffix(&described).and_then(|deadline| deadline.parse().ok());
+        all.insert(id, deadline.ok_or_else(|| format!("waiter {value}"))?);
+    }
+    Ok(all)
+}
+
+fn id_of(world: &World, raw: &str) -> Result<usize, String> {
+    match member(world, raw)? {
+        Member::Id(id) => Ok(id),
+        Member::Writing | Member::Cooling(_) => Err(format!("{raw} is no acquisition")),
+    }
+}
+
+fn member(world: &World, raw: &str) -> Result<Member, String> {
+    let member = match raw.strip_prefix('-') {
+        Some(id) => Member::Cooling(number_of(id)),
+        None if raw == "#w" => Member::Writing,
+        None => Member::Id(number_of(raw)),
+    };
+    if member.name(world) == raw { Ok(member) } else { Err(format!("{raw} is no hold")) }
+}
+
+fn owner_number(name: &str) -> Result<usize, String> {
+    let number = name.strip_prefix("owner ").and_then(|number| number.parse().ok());
+    number.ok_or_else(|| format!("owner {name}"))
+}
+
+fn noted(value: &str) -> Result<Note, String> {
+    let parts: Vec<_> = value.splitn(4, '|').collect();
+    let [since_ms, token, owner, described] = parts[..] else {
+        return Err(format!("note {value}"));
+    };
+    let number = |text: &str| text.parse().map_err(|_| format!("note {value}"));
+    let owner = if owner.is_empty() { None } else { Some(owner_number(owner)?) };
+    let of = id_in(described.as_bytes());
+    Ok(Note { since_ms: number(since_ms)?, token: number(token)?, owner, of })
+}
+
+/// A MessagePack array of short strings.
+fn packed(world: &World, raw: &[u8]) -> Result<Vec<usize>, String> {
+    let bad = || format!("list {:?}", raw.escape_ascii().to_string());
+    let (first, mut rest) = raw.split_first().ok_or_else(bad)?;
+    let mut ids = Vec::new();
+    for _ in 0..first.checked_sub(0x90).ok_or_else(bad)? {
+        let (head, tail) = rest.split_first().ok_or_else(bad)?;
+        let (length, tail) = match head {
+            0xd9 => tail.split_first().map(|(length, tail)| (*length, tail)).ok_or_else(bad)?,
+            short => (short.checked_sub(0xa0).ok_or_else(bad)?, tail),
+        };
+        let (id, tail) = tail.split_at_checked(length.into()).ok_or_else(bad)?;
+        ids.push(id_of(world, &String::from_utf8_lossy(id))?);
+        rest = tail;
+    }
+    if rest.is_empty() { Ok(ids) } else { Err(bad()) }
+}

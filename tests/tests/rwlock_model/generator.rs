@@ -1,0 +1,268 @@
+//! Which cases are tried: steps that are likely to matter in the state that the steps before lead to.
+
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use proptest::strategy::Union;
+use proptest_state_machine::ReferenceStateMachine;
+
+use super::bench::{INBOXES, KEYS};
+use super::model::ReadWrite;
+use super::reference::Mark;
+use super::request::{AT_LEAST_MS, Attempt, Bounds, Floor, Named, Scene, Step, Ticket, World};
+use super::runner::{Action, Model, clearance_ms};
+
+/// Those that are acquired. No more than `max_waiters` looks at (16), so that the model need not guess which.
+const ACQUIRED: usize = 14;
+/// Further ones that never queue: holds are exchanged for them, or adopted by them. Half of them write.
+const HEIRS: usize = 8;
+/// Where the virtual clock of the generator starts.
+const START_US: u64 = 1_700_000_000_000_000;
+/// What a step takes.
+const STEP_US: u64 = 1_000;
+/// An acquisition of its own owner has this much added to its number as owner.
+const OWN: usize = 100;
+
+const REAL: Bounds = Bounds { dead: 32, grants: 128, expired: 256, entries: 64 };
+/// As the changes of the suite make them.
+pub(crate) const SMALL: Bounds = Bounds { dead: 2, grants: 2, expired: 2, entries: 2 };
+
+impl ReferenceStateMachine for ReadWrite {
+    type State = Self;
+    type Transition = Step;
+
+    fn init_state() -> BoxedStrategy<Self> {
+        let attempt = (
+            select(vec![1_000, 2_000, 3_000, 5_000, 8_000, 30_000, 30_000]),
+            prop_oneof![3 => Just(None), 2 => (0..2_usize).prop_map(Some)],
+            0..INBOXES,
+            prop::bool::weighted(0.4),
+        );
+        let attempts = proptest::collection::vec(attempt, ACQUIRED + HEIRS);
+        let world = (attempts, select(vec![4_000, 10_000]), any::<bool>(), any::<bool>());
+        let world = world.prop_map(|(attempts, wait_ms, short_memory, small_bounds)| World {
+            acquisitions: attempts
+                .into_iter()
+                .enumerate()
+                .map(|(number, (lease_ms, shared, inbox, writes))| Attempt {
+                    lease_ms,
+                    owner: shared.unwrap_or(OWN + number),
+                    inbox,
+                    writes: if number < ACQUIRED { writes } else { number % 2 == 0 },
+                })
+                .collect(),
+            wait_ms,
+            fence_ms: if short_memory { 20_000 } else { 3_600_000 },
+            small_bounds,
+            bounds: if small_bounds { SMALL } else { REAL },
+        });
+        world.prop_map(|world| Self::new(Scene::new(world, START_US))).boxed()
+    }
+
+    fn transitions(model: &Self) -> BoxedStrategy<Step> {
+        let scene = &model.scene;
+        let held = !scene.reference.listed().is_empty();
+        let ended = !scene.reference.ended_ids().is_empty();
+        prop_oneof![
+            34 => acquire(scene),
+            14 => check(scene),
+            16 => release(scene),
+            if ended { 10 } else { 6 } => renew(scene),
+            if held { 12 } else { 2 } => exchange(scene),
+            2 => (0..4_usize).prop_map(|which| Step::ExchangeAgain { which }),
+            if held { 6 } else { 2 } => adopt(scene),
+            4 => named().prop_map(|named| Step::Force { named }),
+            2 => Just(Step::Inspect),
+            1 => (0..5_u32).prop_map(|most| Step::Queue { most }),
+            7 => select(vec![100, 900, 2_100, 4_300, 11_000, 45_000, 61_000])
+                .prop_map(|ms| Step::Forward { ms }),
+            if held { 5 } else { 1 } => any::<bool>().prop_map(|last| Step::PastHold { last }),
+            2 => select(vec![1_500, 3_000]).prop_map(|ms| Step::Back { ms }),
+            5 => (0..INBOXES, prop::bool::weighted(0.6))
+                .prop_map(|(inbox, alive)| Step::Inbox { inbox, alive }),
+            2 => select(KEYS.to_vec()).prop_map(|key| Step::Lose { key }),
+            1 => Just(Step::FlushScripts),
+        ]
+        .boxed()
+    }
+
+    fn apply(mut model: Self, step: &Step) -> Self {
+        let now_us = model.scene.reference.now_us + STEP_US;
+        let now_us = now_us + clearance_ms(model.deadlines_ms(), now_us / 1_000) * 1_000;
+        let scene = &mut model.scene;
+        scene.reference.at(now_us);
+        match scene.action(step, now_us) {
+            Action::Send(request) => {
+                drop(scene.reference.answer(&request, now_us));
+                scene.learn(&request);
+            }
+            Action::Clock(ms) => scene.reference.at(now_us.saturating_add_signed(ms * 1_000)),
+            Action::Inbox { inbox, alive } => scene.reference.inboxes[inbox] = alive,
+            Action::Lose(key) => scene.reference.lose(key),
+            Action::FlushScripts => {}
+        }
+        model
+    }
+}
+
+fn any_id() -> impl Strategy<Value = usize> {
+    0..ACQUIRED
+}
+
+fn acquired(of: impl Fn(usize) -> bool) -> Vec<usize> {
+    (0..ACQUIRED).filter(|id| of(*id)).collect()
+}
+
+fn heirs(of: impl Fn(usize) -> bool) -> Vec<usize> {
+    (ACQUIRED..ACQUIRED + HEIRS).filter(|id| of(*id)).collect()
+}
+
+fn fresh(scene: &Scene) -> Vec<usize> {
+    acquired(|id| !scene.sent.contains(&id))
+}
+
+fn sent(scene: &Scene) -> Vec<usize> {
+    acquired(|id| scene.sent.contains(&id))
+}
+
+/// All that hold, whether they were acquired or came from another hold.
+fn holding(scene: &Scene) -> Vec<usize> {
+    (0..ACQUIRED + HEIRS).filter(|id| scene.reference.holds(*id)).collect()
+}
+
+/// Fresh or waiting, although its owner holds: it may join.
+fn joining(scene: &Scene) -> Vec<usize> {
+    let owners: Vec<_> =
+        holding(scene).into_iter().map(|id| scene.reference.owner_of(id)).collect();
+    acquired(|id| !scene.reference.holds(id) && owners.contains(&scene.reference.owner_of(id)))
+}
+
+/// Cancelled before, whether that is still remembered or not.
+fn cancelled(scene: &Scene) -> Vec<usize> {
+    let id = |mark: Mark| match mark {
+        Mark::Gone(id) => Some(id),
+        Mark::Forced(_) => None,
+    };
+    let ids = scene.reference.snapshot().gone.into_keys().filter_map(id);
+    ids.filter(|id| *id < ACQUIRED).collect()
+}
+
+/// One of the first list that is chosen and not empty; any at worst.
+fn one_of(lists: Vec<(u32, Vec<usize>)>) -> BoxedStrategy<usize> {
+    let chosen = lists.into_iter().filter(|(_, ids)| !ids.is_empty());
+    let mut weighted: Vec<_> = chosen.map(|(weight, ids)| (weight, select(ids).boxed())).collect();
+    weighted.push((1, any_id().boxed()));
+    Union::new_weighted(weighted).boxed()
+}
+
+fn floor() -> impl Strategy<Value = Floor> {
+    prop_oneof![
+        70 => Just(Floor::None),
+        26 => Just(Floor::Seen),
+        1 => Just(Floor::Ahead),
+        3 => Just(Floor::TooFar),
+    ]
+}
+
+fn named() -> impl Strategy<Value = Named> {
+    prop_oneof![2 => Just(Named::Present), 3 => Just(Named::First), 1 => Just(Named::Earlier)]
+}
+
+fn acquire(scene: &Scene) -> BoxedStrategy<Step> {
+    let id = one_of(vec![
+        (12, fresh(scene)),
+        (3, sent(scene)),
+        (2, scene.reference.queue.ids()),
+        (1, acquired(|id| scene.reference.holds(id))),
+        (3, cancelled(scene)),
+        (5, joining(scene)),
+    ]);
+    let length = u32::try_from(scene.reference.queue.ids().len()).expect("few");
+    let bound = prop_oneof![
+        6 => Just(None),
+        1 => (0..4_u32).prop_map(Some),
+        3 => (length.saturating_sub(1)..length + 2).prop_map(Some),
+    ];
+    let queues = prop::bool::weighted(0.8);
+    (id, queues, bound, floor())
+        .prop_map(|(id, queues, max_waiters, floor)| Step::Acquire {
+            id,
+            queues,
+            max_waiters: max_waiters.filter(|_| queues),
+            floor,
+        })
+        .boxed()
+}
+
+fn check(scene: &Scene) -> BoxedStrategy<Step> {
+    let waiting = scene.reference.queue.ids();
+    let lists = [(8, waiting), (4, sent(scene)), (1, acquired(|_| true))];
+    let lists = lists.into_iter().filter(|(_, ids)| !ids.is_empty());
+    let batches = lists.map(|(weight, ids)| {
+        let most = ids.len().min(6);
+        (weight, subsequence(ids, 1..=most).prop_shuffle().boxed())
+    });
+    let ticket = prop_oneof![
+        8 => Just(Ticket::Known),
+        2 => Just(Ticket::Tail),
+        1 => Just(Ticket::Future),
+    ];
+    let tickets = proptest::collection::vec(ticket, 6);
+    (Union::new_weighted(batches.collect()), tickets, floor())
+        .prop_map(|(ids, tickets, floor)| Step::Check {
+            waiting: ids.into_iter().zip(tickets).collect(),
+            floor,
+        })
+        .boxed()
+}
+
+fn release(scene: &Scene) -> BoxedStrategy<Step> {
+    let id = one_of(vec![
+        (10, holding(scene)),
+        (4, scene.reference.queue.ids()),
+        (3, sent(scene)),
+        (3, acquired(|id| scene.reference.cools(id))),
+        // Cancelled before its acquire arrives, or before an exchange does.
+        (2, fresh(scene)),
+        (1, heirs(|_| true)),
+    ]);
+    let at_least = prop_oneof![3 => Just(AT_LEAST_MS[0]), 1 => select(AT_LEAST_MS.to_vec())];
+    (id, prop::bool::weighted(0.3), at_least, floor())
+        .prop_map(|(id, late, at_least_ms, floor)| Step::Release { id, late, at_least_ms, floor })
+        .boxed()
+}
+
+fn renew(scene: &Scene) -> BoxedStrategy<Step> {
+    let ended = scene.reference.ended_ids();
+    let cooling = acquired(|id| scene.reference.cools(id));
+    let id = one_of(vec![(10, holding(scene)), (3, sent(scene)), (2, cooling), (4, ended)]);
+    let lease = prop_oneof![
+        4 => Just(None),
+        1 => select(vec![500, 10_000, 40_000]).prop_map(Some),
+    ];
+    proptest::collection::vec((id, lease), 1..4)
+        .prop_map(|elements| Step::Renew { elements })
+        .boxed()
+}
+
+/// From a hold to an heir of the other side.
+fn exchange(scene: &Scene) -> BoxedStrategy<Step> {
+    let old = one_of(vec![(12, holding(scene)), (1, sent(scene))]);
+    let world = scene.reference.world.clone();
+    let fresh = heirs(|id| !scene.sent.contains(&id));
+    let heir = move |old: usize| {
+        let side = |id: &usize| world.writes(*id) != world.writes(old);
+        let mut ids: Vec<_> = fresh.iter().copied().filter(side).collect();
+        if ids.is_empty() {
+            ids = heirs(|id| side(&id));
+        }
+        (select(ids), floor()).prop_map(move |(id, floor)| Step::Exchange { old, id, floor })
+    };
+    old.prop_flat_map(heir).boxed()
+}
+
+fn adopt(scene: &Scene) -> BoxedStrategy<Step> {
+    let holder = one_of(vec![(12, holding(scene))]);
+    let fresh = heirs(|id| !scene.sent.contains(&id));
+    let heir = if fresh.is_empty() { heirs(|_| true) } else { fresh };
+    (select(heir), holder).prop_map(|(id, owner_of)| Step::Adopt { id, owner_of }).boxed()
+}

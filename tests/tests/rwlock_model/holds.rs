@@ -1,0 +1,327 @@
+//! Who holds, and until when.
+
+use super::super::answer::Answer;
+use super::{Ending, GRANT_MS, Mark, Member, Note, Push, Reference};
+
+const DAY_US: u64 = 86_400_000_000;
+
+impl Reference {
+    pub(super) fn deadline(&self, member: Member) -> u64 {
+        self.holds.of.get(&member).copied().unwrap_or(0)
+    }
+
+    pub(super) fn note(&self, member: Member) -> Option<Note> {
+        self.notes.of.of.get(&member).copied()
+    }
+
+    pub(crate) fn holds(&self, id: usize) -> bool {
+        self.deadline(Member::Id(id)) > self.now_ms()
+    }
+
+    pub(crate) fn cools(&self, id: usize) -> bool {
+        self.deadline(Member::Cooling(id)) > self.now_ms()
+    }
+
+    /// Those that have not ended, the first to end first.
+    pub(super) fn live(&self) -> Vec<(Member, u64)> {
+        let mut live: Vec<_> = self.holds.of.iter().map(|(member, end)| (*member, *end)).collect();
+        live.retain(|(_, end)| *end > self.now_ms());
+        live.sort_by_key(|(member, end)| (*end, *member));
+        live
+    }
+
+    /// As the scripts list them.
+    pub(crate) fn listed(&self) -> Vec<Member> {
+        let live = self.live().into_iter().map(|(member, _)| member);
+        live.filter(|member| *member != Member::Writing).collect()
+    }
+
+    /// The ends of all members, the first first.
+    pub(crate) fn ends_of_holds(&self) -> Vec<u64> {
+        self.live().into_iter().map(|(_, end)| end).collect()
+    }
+
+    /// Members that ended by time and were not cleared away.
+    pub(crate) fn ended_ids(&self) -> Vec<usize> {
+        let ids = self.holds.of.keys().filter_map(|member| match member {
+            Member::Id(id) => Some(*id),
+            Member::Writing | Member::Cooling(_) => None,
+        });
+        ids.filter(|id| !self.holds(*id)).collect()
+    }
+
+    /// Whose it is, as the server knows; else whose it is to be.
+    pub(crate) fn owner_of(&self, id: usize) -> usize {
+        let noted = self.note(Member::Id(id)).and_then(|note| note.owner);
+        noted.unwrap_or(self.world.acquisitions[id].owner)
+    }
+
+    pub(super) fn entries_of(&self, owner: usize) -> Vec<usize> {
+        let all = self.notes.of.lists.get(&owner).into_iter().flatten();
+        all.copied().filter(|id| self.holds(*id)).collect()
+    }
+
+    fn keep_entries(&mut self, owner: usize) {
+        let live = self.entries_of(owner);
+        match live.is_empty() {
+            true => drop(self.notes.of.lists.remove(&owner)),
+            false => drop(self.notes.of.lists.insert(owner, live)),
+        }
+    }
+
+    /// An empty key is none, and its end is forgotten.
+    fn forget_empty(&mut self) {
+        if self.holds.of.is_empty() {
+            self.holds.ends_ms = 0;
+        }
+        if self.notes.of.of.is_empty() && self.notes.of.lists.is_empty() {
+            self.notes.ends_ms = 0;
+        }
+    }
+
+    fn lasts(&mut self, deadline: u64) {
+        self.holds.ends_ms = self.holds.ends_ms.max(deadline);
+        if !self.notes.of.of.is_empty() || !self.notes.of.lists.is_empty() {
+            self.notes.ends_ms = self.notes.ends_ms.max(deadline);
+        }
+    }
+
+    pub(super) fn add(&mut self, id: usize, note: Note, deadline: u64) {
+        let owner = note.owner.expect("a hold has an owner");
+        let mut mates = self.entries_of(owner);
+        mates.push(id);
+        self.notes.of.of.insert(Member::Id(id), note);
+        self.notes.of.lists.insert(owner, mates);
+        self.holds.of.insert(Member::Id(id), deadline);
+        self.lasts(deadline);
+        self.raised(id, deadline);
+    }
+
+    fn raised(&mut self, id: usize, deadline: u64) {
+        if self.world.writes(id) && self.deadline(Member::Writing) < deadline {
+            self.holds.of.insert(Member::Writing, deadline);
+        }
+    }
+
+    pub(super) fn extend(&mut self, id: usize, deadline: u64) {
+        if deadline > self.deadline(Member::Id(id)) {
+            self.holds.of.insert(Member::Id(id), deadline);
+            self.lasts(deadline);
+            self.raised(id, deadline);
+        }
+    }
+
+    pub(super) fn remove(&mut self, members: &[Member]) {
+        let mut owners: Vec<usize> = Vec::new();
+        for member in members {
+            owners.extend(self.note(*member).and_then(|note| note.owner));
+            self.holds.of.remove(member);
+            self.notes.of.of.remove(member);
+        }
+        owners.into_iter().for_each(|owner| self.keep_entries(owner));
+        self.forget_empty();
+    }
+
+    pub(super) fn sweep(&mut self) {
+        let now = self.now_ms();
+        let mut ended: Vec<_> = self.holds.of.iter().map(|(member, end)| (*end, *member)).collect();
+        ended.retain(|(end, _)| *end <= now);
+        ended.sort_unstable();
+        let most = self.world.bounds.expired;
+        self.unswept = ended.len() >= most;
+        let ended: Vec<_> = ended.into_iter().take(most).map(|(_, member)| member).collect();
+        self.remove(&ended);
+    }
+
+    pub(super) fn drop_entry(&mut self, member: Member, cool_until: u64) {
+        let note = self.note(member);
+        let owner = note.and_then(|note| note.owner);
+        let mates = owner.map_or(0, |owner| self.entries_of(owner).len());
+        let (Member::Id(id) | Member::Cooling(id)) = member else { return };
+        let cools = cool_until > self.now_ms() && mates <= 1;
+        if cools {
+            let note = note.expect("counted from its note");
+            self.holds.of.remove(&member);
+            self.notes.of.of.remove(&member);
+            owner.map(|owner| self.notes.of.lists.remove(&owner));
+            self.holds.of.insert(Member::Cooling(id), cool_until);
+            self.notes.of.of.insert(Member::Cooling(id), Note { owner: None, ..note });
+            self.lasts(cool_until);
+        } else {
+            self.remove(&[member]);
+        }
+        let known = note.is_some();
+        self.ended(id, owner, known, if cools { cool_until } else { 0 });
+        self.forget_empty();
+    }
+
+    /// A writer has ended: its mark goes down to what is left.
+    fn ended(&mut self, id: usize, owner: Option<usize>, known: bool, cool_until: u64) {
+        if !self.world.writes(id) {
+            return;
+        }
+        let mates = owner.map_or(vec![], |owner| self.entries_of(owner)).into_iter();
+        let writers = mates.filter(|mate| self.world.writes(*mate));
+        let ends = writers.map(|mate| self.deadline(Member::Id(mate)));
+        let latest = ends.fold(cool_until, u64::max);
+        if latest > self.now_ms() {
+            self.holds.of.insert(Member::Writing, latest);
+        } else if known || self.live().len() == 1 {
+            self.holds.of.remove(&Member::Writing);
+        }
+    }
+
+    pub(super) fn fits(&self, id: usize) -> bool {
+        match self.world.writes(id) {
+            true => self.live().is_empty(),
+            false => self.deadline(Member::Writing) <= self.now_ms(),
+        }
+    }
+
+    pub(super) fn mint(&mut self) -> u64 {
+        let last = self.token.as_ref().map_or(0, |token| token.of);
+        let sane = self.floor <= self.now_us + DAY_US;
+        let floor = if sane { self.floor } else { 0 };
+        let fresh = self.now_us.max(last + 1).max(floor + 1);
+        self.token = Some(Ending { of: fresh, ends_ms: self.now_ms() + self.world.fence_ms });
+        fresh
+    }
+
+    fn token_for(&mut self, id: usize) -> u64 {
+        if self.world.writes(id) { self.mint() } else { self.last_token().unwrap_or(0) }
+    }
+
+    /// Where the note was lost, the last token, which is a writer's own; where that was lost too, a new one.
+    pub(super) fn token_of(&mut self, id: usize) -> u64 {
+        let noted = self.note(Member::Id(id)).map_or(0, |note| note.token);
+        let token = if noted == 0 { self.last_token().unwrap_or(0) } else { noted };
+        if token == 0 && self.world.writes(id) { self.mint() } else { token }
+    }
+
+    pub(super) fn take(&mut self, id: usize, lease_ms: u64) {
+        let token = self.token_for(id);
+        self.take_with(id, self.world.acquisitions[id].owner, lease_ms, token);
+    }
+
+    fn take_with(&mut self, id: usize, owner: usize, lease_ms: u64, token: u64) {
+        if self.holds.of.is_empty() {
+            self.notes = Ending::default();
+        }
+        let since_ms = self.now_ms();
+        let note = Note { since_ms, token, owner: Some(owner), of: id };
+        self.add(id, note, since_ms + lease_ms);
+    }
+
+    fn token_of_writer(&mut self, owner: usize) -> Option<u64> {
+        let mates = self.entries_of(owner);
+        let writer = mates.into_iter().find(|mate| self.world.writes(*mate))?;
+        Some(self.token_of(writer))
+    }
+
+    pub(super) fn may_reenter(&mut self, id: usize, owner: usize) -> bool {
+        let mates = self.entries_of(owner).len();
+        if mates == 0 || self.unswept {
+            return false;
+        }
+        !self.world.writes(id)
+            || self.token_of_writer(owner).is_some()
+            || self.live().len() == mates
+    }
+
+    pub(super) fn reenter(&mut self, id: usize, owner: usize) -> bool {
+        if self.entries_of(owner).len() >= self.world.bounds.entries {
+            return false;
+        }
+        let token = self.token_of_writer(owner);
+        let token = token.unwrap_or_else(|| self.token_for(id));
+        self.take_with(id, owner, self.world.acquisitions[id].lease_ms, token);
+        true
+    }
+
+    /// The new hold in the place of the old one, with its deadline.
+    pub(super) fn swap(&mut self, old: usize, id: usize, owner: usize) {
+        let (deadline, note) = (self.deadline(Member::Id(old)), self.note(Member::Id(old)));
+        let of_writer = self.token_of_writer(owner);
+        let token = match self.world.writes(id) {
+            true => of_writer.unwrap_or_else(|| self.mint()),
+            false => self.last_token().unwrap_or(0),
+        };
+        self.remove(&[Member::Id(old)]);
+        self.ended(old, note.and_then(|note| note.owner), note.is_some(), 0);
+        self.forget_empty();
+        let since_ms = note.map_or(self.now_ms(), |note| note.since_ms);
+        self.add(id, Note { since_ms, token, owner: Some(owner), of: id }, deadline);
+    }
+
+    /// The usual case of a release, which looks at nothing else: true if it was that.
+    pub(super) fn release_quickly(&mut self, id: usize) -> bool {
+        if !self.holds(id) || self.queue.len() > 0 {
+            return false;
+        }
+        let (notes, writes) = (&self.notes.of, self.world.writes(id));
+        let (members, noted) = (self.holds.of.len(), notes.of.len() + notes.lists.len());
+        let marked = self.holds.of.contains_key(&Member::Writing);
+        if noted == 2 && ((!writes && members == 1) || (writes && members == 2 && marked)) {
+            (self.holds, self.notes) = Default::default();
+            return true;
+        }
+        let Some(owner) = self.note(Member::Id(id)).and_then(|note| note.owner) else {
+            return false;
+        };
+        if writes || self.notes.of.lists.get(&owner) != Some(&vec![id]) {
+            return false;
+        }
+        self.remove(&[Member::Id(id)]);
+        self.notes.of.lists.remove(&owner);
+        self.forget_empty();
+        true
+    }
+
+    pub(super) fn why_not_held(&self, id: usize) -> &'static str {
+        match self.gone.of.contains_key(&Mark::Forced(Member::Id(id))) {
+            true => "forced",
+            false => "absent",
+        }
+    }
+
+    /// Of the first three to end, the first that is described.
+    pub(super) fn who_holds(&self) -> Option<Note> {
+        let first = self.live().into_iter().take(3);
+        first.filter_map(|(member, _)| self.note(member)).next()
+    }
+
+    pub(super) fn left_ms(&self) -> u64 {
+        self.live().first().map_or(0, |(_, end)| end - self.now_ms())
+    }
+
+    pub(super) fn taken(&mut self, id: usize) -> Answer {
+        self.taken_in(Answer::new("taken"), id)
+    }
+
+    pub(super) fn taken_in(&mut self, answer: Answer, id: usize) -> Answer {
+        let left = self.deadline(Member::Id(id)) - self.now_ms();
+        answer.exact(self.token_of(id)).about(left)
+    }
+
+    pub(super) fn grant(&mut self, id: usize, asked: bool) -> bool {
+        let lease_ms = self.world.acquisitions[id].lease_ms;
+        let lease_ms = if asked { lease_ms } else { lease_ms.min(GRANT_MS) };
+        self.leave(id);
+        self.take(id, lease_ms);
+        let token = self.note(Member::Id(id)).map_or(0, |note| note.token);
+        if !asked && !self.push(id, Push::Granted { id, token, lease_ms }) {
+            self.drop_entry(Member::Id(id), 0);
+            return false;
+        }
+        true
+    }
+
+    /// Whether anybody heard it.
+    pub(super) fn push(&mut self, id: usize, push: Push) -> bool {
+        let inbox = self.world.acquisitions[id].inbox;
+        if self.inboxes[inbox] {
+            self.pushes.push((inbox, push));
+        }
+        self.inboxes[inbox]
+    }
+}

@@ -1,0 +1,499 @@
+//! The read-write lock as DESIGN §6 states it, in plain Rust: one name, one clock, no server.
+//!
+//! Time is an argument. Acquisitions, owners and inboxes are numbers; an acquisition's number also orders waiters of
+//! one ticket, as its bytes do at the server.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::answer::{Answer, Snapshot};
+use super::bench::{INBOXES, Key};
+use super::request::{AT_LEAST_MS, Request, World, uuid};
+
+mod holds;
+mod queue;
+
+const GONE_MS: u64 = 60_000;
+pub(crate) const CHECK_MS: u64 = 1_000;
+pub(crate) const GRANT_MS: u64 = 2_000;
+
+/// A member of the zset of holds, in the order of their bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Member {
+    /// `#w`: until when somebody writes.
+    Writing,
+    /// `-id`: released, and taking room.
+    Cooling(usize),
+    Id(usize),
+}
+
+impl Member {
+    pub(crate) fn name(self, world: &World) -> String {
+        let id = |number| String::from_utf8(world.id(number)).expect("text");
+        match self {
+            Self::Writing => "#w".to_owned(),
+            Self::Cooling(number) => format!("-{}", id(number)),
+            Self::Id(number) => id(number),
+        }
+    }
+
+    pub(crate) fn uuid(self) -> String {
+        match self {
+            Self::Writing => "#w".to_owned(),
+            Self::Cooling(number) => format!("-{}", uuid(number)),
+            Self::Id(number) => uuid(number),
+        }
+    }
+}
+
+/// A push to an inbox, without its time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Push {
+    Granted { id: usize, token: u64, lease_ms: u64 },
+    Forced { uuid: String },
+    Adopted { id: usize },
+}
+
+/// What is known of a hold beside its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) since_ms: u64,
+    pub(crate) token: u64,
+    /// None in a cool-down.
+    pub(crate) owner: Option<usize>,
+    /// Whose description it is.
+    pub(crate) of: usize,
+}
+
+/// What the zset of ended acquisitions remembers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Mark {
+    Gone(usize),
+    Forced(Member),
+}
+
+/// A collection that ends as a whole.
+#[derive(Clone, Debug, Default)]
+struct Ending<T> {
+    of: T,
+    ends_ms: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Notes {
+    of: BTreeMap<Member, Note>,
+    lists: BTreeMap<usize, Vec<usize>>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Reference {
+    pub(crate) world: World,
+    pub(crate) now_us: u64,
+    floor: u64,
+    holds: Ending<BTreeMap<Member, u64>>,
+    notes: Ending<Notes>,
+    /// More has ended than one sweep takes.
+    unswept: bool,
+    pub(crate) queue: Queue,
+    timeouts: Ending<BTreeMap<usize, u64>>,
+    last_ticket: u64,
+    token: Option<Ending<u64>>,
+    gone: Ending<BTreeMap<Mark, u64>>,
+    /// Which inboxes have a subscriber.
+    pub(crate) inboxes: [bool; INBOXES],
+    /// The pushes of the last request, by inbox.
+    pub(crate) pushes: Vec<(usize, Push)>,
+}
+
+/// Ticket and acquisition, first to be granted first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Queue(Ending<BTreeSet<(u64, usize)>>);
+
+impl Queue {
+    pub(crate) fn ids(&self) -> Vec<usize> {
+        self.0.of.iter().map(|(_, id)| *id).collect()
+    }
+
+    pub(crate) fn ticket(&self, id: usize) -> Option<u64> {
+        self.0.of.iter().find(|(_, known)| *known == id).map(|(ticket, _)| *ticket)
+    }
+
+    fn position(&self, id: usize) -> Option<usize> {
+        self.0.of.iter().position(|(_, known)| *known == id)
+    }
+
+    fn len(&self) -> usize {
+        self.0.of.len()
+    }
+}
+
+impl Reference {
+    pub(crate) fn new(world: World, now_us: u64) -> Self {
+        Self {
+            world,
+            now_us,
+            floor: 0,
+            holds: Ending::default(),
+            notes: Ending::default(),
+            unswept: false,
+            queue: Queue::default(),
+            timeouts: Ending::default(),
+            last_ticket: 0,
+            token: None,
+            gone: Ending::default(),
+            inboxes: [true; INBOXES],
+            pushes: Vec::new(),
+        }
+    }
+
+    /// Answers as a server whose clock shows `now_us` must.
+    pub(crate) fn answer(&mut self, request: &Request, now_us: u64) -> Answer {
+        self.at(now_us);
+        self.floor = request.floor();
+        self.unswept = false;
+        match request {
+            Request::Acquire { id, max_waiters, queues, .. } => {
+                self.acquire(*id, *queues, *max_waiters)
+            }
+            Request::Check { waiting, .. } => self.check(waiting),
+            Request::Renew { elements } => self.renew(elements),
+            Request::Release { id, late, at_least_ms, .. } => {
+                self.release(*id, *late, *at_least_ms)
+            }
+            Request::Exchange { old, id, owner, .. } => self.exchange(*old, *id, *owner),
+            Request::Adopt { id, owner, .. } => self.adopt(*id, *owner),
+            Request::Force { members, .. } => self.force(members),
+            Request::Inspect => self.inspect(),
+            Request::Queue { most } => self.list(*most),
+        }
+    }
+
+    /// The clock shows `now_us`: keys whose time is over are gone.
+    pub(crate) fn at(&mut self, now_us: u64) {
+        self.now_us = now_us;
+        self.pushes.clear();
+        let now = self.now_ms();
+        if self.holds.ends_ms <= now {
+            self.holds = Ending::default();
+        }
+        if self.notes.ends_ms <= now {
+            self.notes = Ending::default();
+        }
+        if self.queue.0.ends_ms <= now {
+            self.queue = Queue::default();
+        }
+        if self.timeouts.ends_ms <= now {
+            self.clear_timeouts();
+        }
+        self.token.take_if(|token| token.ends_ms <= now);
+        if self.gone.ends_ms <= now {
+            self.gone = Ending::default();
+        }
+    }
+
+    /// One key is deleted behind the scripts' back.
+    pub(crate) fn lose(&mut self, key: Key) {
+        match key {
+            Key::Holds => self.holds = Ending::default(),
+            Key::Notes => self.notes = Ending::default(),
+            Key::Queue => self.queue = Queue::default(),
+            Key::Timeouts => self.clear_timeouts(),
+            Key::Token => self.token = None,
+            Key::Gone => self.gone = Ending::default(),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_us / 1_000
+    }
+
+    fn acquire(&mut self, id: usize, queues: bool, max_waiters: Option<u32>) -> Answer {
+        self.sweep();
+        if self.holds(id) {
+            return self.taken(id);
+        }
+        if self.is_cancelled(id) {
+            return Answer::new("cancelled");
+        }
+        let waits = self.queue.ticket(id).is_some();
+        let owner = self.world.acquisitions[id].owner;
+        if self.may_reenter(id, owner) {
+            let joined = self.reenter(id, owner);
+            if waits {
+                self.leave(id);
+                self.settle(&[]);
+            }
+            return if joined { self.taken(id) } else { Answer::new("too many entries") };
+        }
+        if waits {
+            self.refresh(id);
+        } else if !queues {
+            return self.try_once(id);
+        } else {
+            if let Some(again) = self.no_room(id, max_waiters) {
+                return Answer::new("saturated").about(self.left_ms()).again(again);
+            }
+            self.enter(id, 0);
+        }
+        let again = self.settle(&[id]);
+        if self.holds(id) {
+            return self.taken(id);
+        }
+        let queued = self.queued(Answer::new("queued"), id);
+        queued.about(self.next_check_ms()).again(again)
+    }
+
+    fn try_once(&mut self, id: usize) -> Answer {
+        let again = self.settle(&[]);
+        if !again && self.fits(id) && self.queue.len() == 0 {
+            self.take(id, self.world.acquisitions[id].lease_ms);
+            return self.taken(id);
+        }
+        Answer::new("busy").about(self.left_ms()).again(again)
+    }
+
+    /// The answer's `again` if the queue is full. Dead waiters do not count, wherever they stand (at the most 16 are
+    /// looked at, and no world has more acquisitions).
+    fn no_room(&mut self, id: usize, max_waiters: Option<u32>) -> Option<bool> {
+        let most = max_waiters? as usize;
+        if self.queue.len() < most {
+            return None;
+        }
+        let again = self.settle(&[]);
+        for id in self.queue.ids() {
+            if !self.is_alive(id) {
+                self.leave(id);
+            }
+        }
+        let empty_and_free = self.queue.len() == 0 && self.fits(id);
+        (self.queue.len() >= most && !empty_and_free).then_some(again)
+    }
+
+    fn check(&mut self, waiting: &[(usize, u64)]) -> Answer {
+        self.sweep();
+        let refused: Vec<_> =
+            waiting.iter().map(|(id, ticket)| self.attend(*id, *ticket)).collect();
+        let callers: Vec<_> = waiting
+            .iter()
+            .zip(&refused)
+            .filter(|(_, refused)| refused.is_none())
+            .map(|((id, _), _)| *id)
+            .collect();
+        let again = self.settle(&callers);
+        let mut answer = Answer::new("checked").about(self.next_check_ms()).again(again);
+        for ((id, _), refused) in waiting.iter().zip(refused) {
+            answer = match refused {
+                Some(why) => answer.and(why),
+                None if self.holds(*id) => self.taken_in(answer.and("taken"), *id),
+                None => self.queued(answer.and("queued"), *id),
+            };
+        }
+        answer
+    }
+
+    fn attend(&mut self, id: usize, ticket: u64) -> Option<&'static str> {
+        if self.holds(id) {
+            return None;
+        }
+        if self.is_cancelled(id) {
+            return Some("cancelled");
+        }
+        let owner = self.world.acquisitions[id].owner;
+        if self.may_reenter(id, owner) {
+            let joined = self.reenter(id, owner);
+            self.leave(id);
+            return if joined { None } else { Some("too many entries") };
+        }
+        // With 0 it has had its turn, also where an earlier check has put it back.
+        if self.queue.ticket(id).is_some() && ticket > 0 {
+            self.refresh(id);
+        } else {
+            self.enter(id, ticket);
+        }
+        None
+    }
+
+    fn renew(&mut self, elements: &[(usize, u64)]) -> Answer {
+        let now = self.now_ms();
+        let mut answer = Answer::new("renewals");
+        for (id, lease_ms) in elements {
+            if !self.holds(*id) {
+                answer = answer.and("not held").and(self.why_not_held(*id));
+                continue;
+            }
+            self.extend(*id, now + lease_ms);
+            answer = answer.and("renewed").about(self.deadline(Member::Id(*id)) - now);
+        }
+        answer
+    }
+
+    fn release(&mut self, id: usize, late: bool, at_least_ms: u64) -> Answer {
+        if !late && at_least_ms == 0 && self.release_quickly(id) {
+            return Answer::new("released").again(false);
+        }
+        self.sweep();
+        let answer = if self.cools(id) {
+            Answer::new("released")
+        } else if self.holds(id) {
+            let since = self.note(Member::Id(id)).map_or(0, |note| note.since_ms);
+            self.drop_entry(Member::Id(id), if at_least_ms > 0 { since + at_least_ms } else { 0 });
+            Answer::new("released")
+        } else if let Some(position) = self.queue.position(id) {
+            let answer = Answer::new("left").exact(position as u64).about(self.left_ms());
+            self.leave(id);
+            match self.who_holds() {
+                Some(note) => answer.exact(note.of as u64).exact(note.since_ms),
+                None => answer.and("nobody"),
+            }
+        } else {
+            Answer::new("not held").and(self.why_not_held(id))
+        };
+        if late {
+            self.mark(Mark::Gone(id));
+            // A minute after the newest, also when the clock went back meanwhile.
+            self.gone.ends_ms = self.now_ms() + GONE_MS;
+        }
+        let again = self.settle(&[]);
+        answer.again(again)
+    }
+
+    fn exchange(&mut self, old: usize, id: usize, owner: usize) -> Answer {
+        self.sweep();
+        if !self.holds(id) {
+            if self.is_gone(id) {
+                return Answer::new("cancelled");
+            }
+            if !self.holds(old) {
+                let again = self.settle(&[]);
+                return Answer::new("not held").and(self.why_not_held(old)).again(again);
+            }
+            let sole = !self.unswept && self.live().len() == 1;
+            if self.world.writes(id) && !self.may_reenter(id, owner) && !sole {
+                return Answer::new("refused");
+            }
+            self.swap(old, id, owner);
+        }
+        let again = self.settle(&[]);
+        self.taken(id).again(again)
+    }
+
+    fn adopt(&mut self, id: usize, owner: usize) -> Answer {
+        self.sweep();
+        if self.holds(id) {
+            return self.taken(id);
+        }
+        if self.is_gone(id) {
+            return Answer::new("cancelled");
+        }
+        let side = self.world.writes(id);
+        let earlier: Vec<_> = self
+            .entries_of(owner)
+            .into_iter()
+            .filter(|entry| self.world.writes(*entry) == side)
+            .collect();
+        if earlier.is_empty() {
+            return Answer::new("not held").and("absent");
+        }
+        let now = self.now_ms();
+        let last = if side { None } else { self.last_token() };
+        let (mut since_ms, mut token) = (now, last.unwrap_or(0));
+        let mut deadline_ms = now + self.world.acquisitions[id].lease_ms;
+        for entry in &earlier {
+            token = token.max(self.token_of(*entry));
+            since_ms = since_ms.min(self.note(Member::Id(*entry)).map_or(0, |note| note.since_ms));
+            deadline_ms = deadline_ms.max(self.deadline(Member::Id(*entry)));
+        }
+        self.remove(&earlier.iter().map(|entry| Member::Id(*entry)).collect::<Vec<_>>());
+        self.add(id, Note { since_ms, token, owner: Some(owner), of: id }, deadline_ms);
+        for entry in earlier {
+            self.push(entry, Push::Adopted { id: entry });
+        }
+        self.taken(id)
+    }
+
+    fn force(&mut self, members: &[Member]) -> Answer {
+        self.sweep();
+        let mut count = 0;
+        for member in members {
+            if self.deadline(*member) > self.now_ms() {
+                self.mark(Mark::Forced(*member));
+                self.drop_entry(*member, 0);
+                let (Member::Id(id) | Member::Cooling(id)) = *member else { continue };
+                self.push(id, Push::Forced { uuid: member.uuid() });
+                count += 1;
+            } else if self.gone.of.contains_key(&Mark::Forced(*member)) {
+                count += 1;
+            }
+        }
+        let again = self.settle(&[]);
+        Answer::new("ended").exact(count).again(again)
+    }
+
+    fn inspect(&self) -> Answer {
+        let ends_ms = self.live().iter().map(|(_, deadline)| *deadline).max().unwrap_or(0);
+        let token = self.token.as_ref().map_or(0, |token| token.of);
+        let mut answer = Answer::new("holds").exact(self.queue.len() as u64).exact(token);
+        answer = answer.exact(ends_ms);
+        for member in self.listed() {
+            let (Member::Id(id) | Member::Cooling(id)) = member else { continue };
+            let word = if member == Member::Id(id) { "held" } else { "cooling" };
+            let since_ms = self.note(member).map_or(0, |note| note.since_ms);
+            answer = answer.and(word).exact(id as u64).exact(self.deadline(member)).exact(since_ms);
+        }
+        answer
+    }
+
+    /// What the keys must hold.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let token = self.token.as_ref();
+        Snapshot {
+            holds: self.holds.of.clone(),
+            notes: self.notes.of.of.clone(),
+            lists: self.notes.of.lists.clone(),
+            queue: self.queue.0.of.iter().copied().collect(),
+            timeouts: self.timeouts.of.clone(),
+            last_ticket: self.last_ticket,
+            token: self.last_token(),
+            gone: self.gone.of.clone(),
+            ends_ms: [
+                self.holds.ends_ms,
+                self.queue.0.ends_ms,
+                self.timeouts.ends_ms,
+                token.map_or(0, |token| token.ends_ms),
+                self.gone.ends_ms,
+                self.notes.ends_ms,
+            ],
+        }
+    }
+
+    pub(crate) fn last_token(&self) -> Option<u64> {
+        self.token.as_ref().map(|token| token.of)
+    }
+
+    /// Takes over what was compared with a margin, so that margins do not add up; after the queue was lost alone, also
+    /// the orphans that it left (they do no harm, and end with their key).
+    pub(crate) fn align(&mut self, server: &Snapshot, orphans: bool) {
+        self.gone.of.clone_from(&server.gone);
+        self.gone.ends_ms = server.ends_ms[4];
+        if let Some(token) = &mut self.token {
+            token.ends_ms = server.ends_ms[3];
+        }
+        if orphans {
+            self.timeouts.of.clone_from(&server.timeouts);
+            self.timeouts.ends_ms = server.ends_ms[2];
+            self.last_ticket = server.last_ticket;
+        }
+    }
+
+    /// Every moment at which an answer changes by itself.
+    pub(crate) fn deadlines_ms(&self) -> Vec<u64> {
+        let snapshot = self.snapshot();
+        let since = snapshot.notes.values().map(|note| note.since_ms);
+        let mut all: Vec<u64> =
+            since.flat_map(|since| AT_LEAST_MS.map(|at_least| since + at_least)).collect();
+        all.extend(snapshot.holds.values());
+        all.extend(snapshot.timeouts.values());
+        all.extend(snapshot.gone.values());
+        all.extend(snapshot.ends_ms);
+        all
+    }
+}
