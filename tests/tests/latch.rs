@@ -228,6 +228,30 @@ async fn dropped_waits_leave_nothing() {
     listening(&server, "a", 0).await;
 }
 
+/// A runtime that ends drops its waits, and costs those of others nothing.
+#[tokio::test]
+async fn the_end_of_a_runtime_ends_its_waits_only() {
+    let server = Server::start();
+    let session = session(&server.url()).await;
+    let latch = latch(&session, "a", hour());
+    latch.arm(1).await.unwrap();
+    let stays = waiter(&latch);
+    let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let waits = latch.clone();
+    std::thread::spawn(move || {
+        let begun = waits.wait_within(SOON);
+        other.block_on(async { tokio::time::timeout(100 * MS, begun).await.unwrap_err() });
+        drop(other.spawn(async move { waits.wait_within(SOON).await }));
+        other.block_on(async { tokio::time::sleep(100 * MS).await });
+        drop(other);
+    })
+    .join()
+    .unwrap();
+    eventually(SOON, "one is left", async || session.statistics().listening == 1).await;
+    latch.count_down().await.unwrap();
+    stays.await.unwrap().0.unwrap();
+}
+
 /// I20: a shutdown ends waiting, and takes the entry away before it is confirmed.
 #[tokio::test]
 async fn shutdown_ends_waiting_and_leaves_nothing() {

@@ -45,6 +45,8 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// # Not guaranteed
 /// * That those who counted down are still alive, or that what they did lasts: the latch counts calls.
 /// * A failover that loses the last writes can lose counts: then it does not open, and expires.
+/// * A call counts in the generation that is armed when it begins. A worker that was begun before a reset and counts after
+///   it counts in the next one: take a name for each use where that can happen.
 /// * A copy of a call that reaches Redis more than a minute after its latch was reset can arm it again.
 ///
 /// # Fairness
@@ -116,6 +118,7 @@ impl Latch {
     ///   sent.
     /// * [`Closed`](LatchError::Closed): the session was shut down.
     /// * [`Unknown`](LatchError::Unknown): no answer within the response timeout; it may be armed, now or a little later.
+    ///   Calling again is another call: `false` may then mean that this one had done it.
     /// * [`Backend`](LatchError::Backend): Redis was out of reach, or refused; it was not armed.
     ///
     /// # Cancel safety
@@ -217,7 +220,7 @@ impl Latch {
     ///
     /// # Cancel safety
     /// Dropping the future ends the waiting. When the last task of a session leaves, its entry at the server is taken
-    /// away, or ends within ten seconds by itself.
+    /// away, or ends by itself within the session's `waiter_deadline` (10 s).
     pub async fn wait_within(&self, wait: Duration) -> Result<(), LatchError> {
         if wait >= SHORTEST_WAIT {
             return self.over(self.line.wait(Some(wait)).await);

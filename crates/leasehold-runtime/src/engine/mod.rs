@@ -6,6 +6,8 @@
 //! is in this crate and the same for all primitives: [`View`] has the three verbs that take, and
 //! [`Guard`](crate::Guard) is what they give. [`ReadSide`] looks, [`ask`] sends what only one kind has.
 //!
+//! What many wait for together, and nobody holds, is a [`Topic`]; a [`Line`] leads to it.
+//!
 //! The module is under semver, but grows with each primitive.
 
 mod bundle;
