@@ -7,9 +7,11 @@
 //! * `adopt` (`src/bin/adopt.rs`): a job that one process begins and another goes on with, under the same hold.
 //! * `job_queue` (`src/bin/job_queue/`): jobs of one account in order over several processes, by a fair lock; one process
 //!   is killed while it holds and waits.
+//! * `fan_in` (`src/bin/fan_in/`): an import in shards by several processes, and others that wait until all shards are in,
+//!   by a latch; one process is killed, and its shards are imported again.
 //!
 //! What they share: [`program`] (a session that is shut down on every way out, interruption, exit status), [`crew`] (worker
-//! processes, one of which is killed), [`board`] (what moves on a terminal).
+//! processes, one of which is killed), [`board`] (what moves on a terminal), [`database`].
 //!
 //! The flash sale from the inside out: [`orders`] is what is ordered, [`shop`] the database with its fencing check,
 //! [`worker`] a process that sells (**the part to copy from**), [`scenario`] what the three runs differ in, [`run`] the
@@ -18,6 +20,7 @@
 
 pub mod board;
 pub mod crew;
+pub mod database;
 pub mod message;
 pub mod orders;
 pub mod program;

@@ -9,10 +9,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
+use crate::database;
 use crate::orders::Order;
 
 /// `journal_mode=WAL`: readers and the one writer do not wait for each other.
@@ -23,9 +23,6 @@ const SCHEMA: &str = "
     CREATE TABLE sale (
         order_no INTEGER PRIMARY KEY, product TEXT NOT NULL REFERENCES product, quantity INTEGER NOT NULL);
 ";
-
-/// How long a statement waits for the writer of another process.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why the database did not do it.
 #[derive(Debug, thiserror::Error)]
@@ -67,10 +64,7 @@ impl Shop {
     /// # Errors
     /// [`ShopError::Database`]
     pub fn open(file: &Path) -> Result<Self, ShopError> {
-        let connection = Connection::open(file)?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        // The database of a demo need not survive a power cut.
-        connection.pragma_update(None, "synchronous", "OFF")?;
+        let connection = database::open(file)?;
         if !connection.table_exists(None, "product")? {
             connection.execute_batch(SCHEMA)?;
         }

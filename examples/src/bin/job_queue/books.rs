@@ -2,10 +2,9 @@
 //! largest that it has seen, and accepts equal ones, which are the same hold going on.
 
 use std::path::Path;
-use std::time::Duration;
 
 use leasehold::FencingToken;
-use leasehold_examples::Failure;
+use leasehold_examples::{Failure, database};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 const SCHEMA: &str = "
@@ -18,9 +17,6 @@ const SCHEMA: &str = "
         discs INTEGER NOT NULL, balance INTEGER NOT NULL, worker INTEGER NOT NULL, token INTEGER NOT NULL,
         UNIQUE (account, job));
 ";
-
-/// How long a statement waits for the writer of another process.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One connection to the books.
 pub(crate) struct Books {
@@ -67,11 +63,7 @@ impl Books {
 
     /// Opens books that were made.
     pub(crate) fn open(file: &Path) -> Result<Self, Failure> {
-        let connection = Connection::open(file)?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        // The database of an example need not survive a power cut.
-        connection.pragma_update(None, "synchronous", "OFF")?;
-        Ok(Self { connection })
+        Ok(Self { connection: database::open(file)? })
     }
 
     /// Where the account stands, and from now on it refuses smaller tokens: one statement, so nobody gets in between.

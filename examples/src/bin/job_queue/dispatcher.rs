@@ -266,6 +266,9 @@ impl<'a> Dispatcher<'a> {
             names(held),
             names(waiting)
         ))?;
+        for (row, account) in self.accounts.iter().enumerate() {
+            self.board.show(row, account.in_words());
+        }
         Ok(())
     }
 }
