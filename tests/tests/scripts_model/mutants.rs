@@ -170,6 +170,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "if redis.call('PTTL', queue) < wait_ms then",
         "if redis.call('PTTL', queue) == -1 then",
     ),
+    mutant(
+        "the queue lives as long as its first waiter",
+        "local lives_on = false",
+        "local lives_on = redis.call('EXISTS', queue) == 1",
+    ),
     mutant("a token may repeat", "if number >= fresh then", "if false then"),
     mutant(
         "a client's highest token is ignored",

@@ -14,11 +14,16 @@ local function waiter(id)
   return tonumber(deadline or 0), owner, note
 end
 
+-- Both keys live as long as whoever was refreshed first by this script, and that one stays in them until it settles.
+local lives_on = false
+
 local function refresh(id, owner, note)
   local deadline = now_ms + wait_ms
   redis.call('HSET', timeouts, id, text(deadline) .. '|' .. owner .. '|' .. note)
+  if lives_on then return end
   if redis.call('PTTL', queue) < wait_ms then redis.call('PEXPIREAT', queue, text(deadline)) end
   if redis.call('PTTL', timeouts) < wait_ms then redis.call('PEXPIREAT', timeouts, text(deadline)) end
+  lives_on = true
 end
 
 -- At its old ticket, or at the tail. Ticket = max(last + 1, server microseconds): it keeps its meaning when the hash
