@@ -1,6 +1,8 @@
 //! What the session's handles and its thread share.
 
 use std::collections::HashMap;
+use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -97,6 +99,15 @@ pub(crate) enum Origin {
     Unsettled,
 }
 
+/// What the thread runs for somebody.
+pub(crate) struct Errand(pub(crate) Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl fmt::Debug for Errand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Errand")
+    }
+}
+
 /// What the thread is asked to do.
 #[derive(Debug)]
 pub(crate) enum Order {
@@ -104,6 +115,9 @@ pub(crate) enum Order {
     End { plan: Arc<Plan>, late: bool, origin: Origin },
     /// Take this entry away from those that are told of a topic.
     Leave(Left),
+    /// Run this beside everything else, until it ends or the thread does. It keeps no handle to the session, or only for
+    /// moments: it must not keep the thread alive.
+    Run(Errand),
     /// End everything, then the thread.
     Shutdown { within: Duration, done: oneshot::Sender<Result<(), ShutdownError>> },
 }
@@ -227,6 +241,11 @@ impl Link {
     /// Hands the end of an entry to the thread. After a shutdown there is nothing left to end.
     pub(crate) fn leave(&self, left: Left) {
         drop(self.orders.send(Order::Leave(left)));
+    }
+
+    /// Has the thread run this. After a shutdown nothing is run.
+    pub(crate) fn run(&self, errand: impl Future<Output = ()> + Send + 'static) {
+        drop(self.orders.send(Order::Run(Errand(Box::pin(errand)))));
     }
 
     /// The client library panics outside tokio; say it instead.

@@ -42,6 +42,8 @@ struct Thread {
     tasks: JoinSet<()>,
     /// Ends; each says whether it was answered.
     ends: JoinSet<bool>,
+    /// What runs for others: it ends with the thread, and nobody waits for it.
+    errands: JoinSet<()>,
     confirm: mpsc::UnboundedReceiver<(Uuid, u64)>,
 }
 
@@ -54,8 +56,13 @@ impl Thread {
     ) {
         let (confirm_sender, confirm) = mpsc::unbounded_channel();
         let granter = Granter::new(shared, weak, confirm_sender);
-        let mut thread =
-            Self { granter: granter.clone(), tasks: JoinSet::new(), ends: JoinSet::new(), confirm };
+        let mut thread = Self {
+            granter: granter.clone(),
+            tasks: JoinSet::new(),
+            ends: JoinSet::new(),
+            errands: JoinSet::new(),
+            confirm,
+        };
         let mut keeper = JoinSet::new();
         keeper.spawn(inbox_keeper::keep(granter, ready));
         let last = thread.serve(&mut orders).await;
@@ -87,6 +94,7 @@ impl Thread {
                     Some(Order::Shutdown { within, done }) => return Some((within, done)),
                     Some(Order::End { plan, late, origin }) => self.spawn_end(plan, late, origin),
                     Some(Order::Leave(left)) => self.spawn_leave(left),
+                    Some(Order::Run(errand)) => drop(self.errands.spawn(errand.0)),
                 },
                 Some((uuid, token)) = self.confirm.recv() => {
                     self.tasks.spawn(confirm(self.granter.clone(), uuid, token));
@@ -95,6 +103,7 @@ impl Thread {
                 () = sleep_until(next) => self.tick(),
                 Some(_) = self.tasks.join_next() => {}
                 Some(_) = self.ends.join_next() => {}
+                Some(_) = self.errands.join_next() => {}
             }
         }
     }
@@ -141,6 +150,8 @@ impl Thread {
         done: Done,
     ) {
         let shared = self.shared().clone();
+        // First, so that none of them takes anything any more.
+        self.errands.shutdown().await;
         let remaining = shared.registry.close();
         for (plan, late, tell) in remaining.waiting {
             drop(tell.send(Outcome::Refused(AcquireError::Closed)));
@@ -194,6 +205,7 @@ impl Thread {
                     self.spawn_leave(left);
                     started += 1;
                 }
+                Order::Run(_) => {}
                 Order::Shutdown { done, .. } => waiting.push(done),
             }
         }
