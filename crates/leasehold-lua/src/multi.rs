@@ -1,7 +1,8 @@
-//! Several objects at once.
+//! Several objects at once, and one object at several servers.
 
 use crate::call::{Call, Reply, number};
 use crate::keys::Keys;
+use crate::mutex;
 use crate::reply::{DecodeError, Fields};
 use crate::script::Script;
 use crate::terms::{Acquisition, Terms};
@@ -13,6 +14,9 @@ static ACQUIRE: Script = Script::new("multi/acquire", include_str!("../lua/multi
 pub fn scripts() -> [&'static Script; 1] {
     [&ACQUIRE]
 }
+
+/// A quorum lock at one of its servers: the scripts of the mutex under keys of its own.
+pub static QUORUM: Verbs = Verbs { kind: "quorum", ..mutex::VERBS };
 
 /// One of the objects.
 #[derive(Debug, Clone, Copy)]

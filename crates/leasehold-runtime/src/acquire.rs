@@ -20,6 +20,8 @@ use crate::session::{Link, Origin, Outcome};
 pub(crate) enum Patience {
     /// Not at all; busy is `None`.
     Try,
+    /// As `Try`, and no longer than so for the answer.
+    Ask(Duration),
     /// At most so long; less than [`SHORTEST_WAIT`] is one full try.
     Within(Duration),
     /// Until it is granted.
@@ -43,13 +45,14 @@ pub(crate) async fn acquire(
         return Err(AcquireError::ValidityTooShort { remaining: Duration::ZERO });
     }
     let waits = match patience {
-        Patience::Try => false,
+        Patience::Try | Patience::Ask(_) => false,
         Patience::Within(wait) => wait >= SHORTEST_WAIT,
         Patience::Forever => true,
     };
     let until = match patience {
         Patience::Within(wait) if waits => started.plus(wait),
         Patience::Forever => Moment::NEVER,
+        Patience::Ask(answer) => started.plus(answer),
         Patience::Try | Patience::Within(_) => started.plus(link.settings().response_timeout),
     };
     let mut attempt = Attempt::enter(link, plan, started)?;
@@ -60,7 +63,7 @@ pub(crate) async fn acquire(
     };
     match attempt.ask(mode, until).await? {
         Asked::Holds(hold) => Ok(Some(hold)),
-        Asked::Busy if matches!(patience, Patience::Try) => Ok(None),
+        Asked::Busy if matches!(patience, Patience::Try | Patience::Ask(_)) => Ok(None),
         Asked::Busy => Err(attempt.timed_out(None)),
         Asked::Waits => attempt.wait(until).await.map(Some),
     }

@@ -81,6 +81,30 @@ pub enum ConfigError {
         /// How many different names.
         names: usize,
     },
+    /// A quorum lock has an even number of servers, or fewer than three.
+    #[error("a quorum lock has an odd number of servers, at least 3, not {count}")]
+    Servers {
+        /// How many sessions were given.
+        count: usize,
+    },
+    /// Two sessions of a quorum lock lead to one server: a majority of them would be no majority of servers.
+    #[error("two sessions of a quorum lock, numbers {first} and {second}, lead to one server")]
+    SameServer {
+        /// Which, from 0.
+        first: usize,
+        /// Which, from 0.
+        second: usize,
+    },
+    /// Waiting for the servers of a quorum lock would use up the lease.
+    #[error(
+        "a server of a quorum lock answers within a tenth of the lease {lease:?}, not {timeout:?}"
+    )]
+    NodeTimeout {
+        /// How long one server may take.
+        timeout: Duration,
+        /// The lease.
+        lease: Duration,
+    },
     /// The limit of a semaphore is out of its bounds.
     #[error("a limit is 1 to 999999999, not {limit}")]
     Limit {

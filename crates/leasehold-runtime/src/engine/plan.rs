@@ -41,7 +41,11 @@ impl fmt::Debug for Acquisition {
 impl Acquisition {
     /// A fresh one. Without an owner it gets one of its own.
     pub(crate) fn new(identity: &Identity, spec: &Spec, owner: Option<&Owner>) -> Self {
-        let uuid = Uuid::new_v4();
+        Self::of(Uuid::new_v4(), identity, spec, owner)
+    }
+
+    /// The one of this uuid: fresh too, but the same at several servers.
+    pub(crate) fn of(uuid: Uuid, identity: &Identity, spec: &Spec, owner: Option<&Owner>) -> Self {
         let trace = clock::random();
         let lease_ms = spec.options().lease_ms();
         let note = Note {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_lua::Call;
+use uuid::Uuid;
 
 use super::{Acquisition, Plan, Spec};
 use crate::acquire::{self, Patience};
@@ -135,6 +136,19 @@ impl<M: Mode> View<M> {
         let mut acquisition = Acquisition::new(identity, &self.spec, self.owner.as_ref());
         acquisition.seat = self.board.clone().map(Seat::at);
         Arc::new(Plan { spec: self.spec.clone(), acquisition })
+    }
+
+    /// Asks once for it as this acquisition, no longer than so; `None` if it is busy.
+    pub(crate) async fn ask_as(
+        &self,
+        uuid: Uuid,
+        within: Duration,
+    ) -> Result<Option<Guard<M>>, AcquireError> {
+        let link = self.session.link();
+        let acquisition = Acquisition::of(uuid, link.identity(), &self.spec, self.owner.as_ref());
+        let plan = Arc::new(Plan { spec: self.spec.clone(), acquisition });
+        let taken = Box::pin(acquire::acquire(link, plan, Patience::Ask(within))).await?;
+        Ok(taken.map(Guard::new))
     }
 
     /// Whether this is a hold of the same object in the same session.
