@@ -2,6 +2,8 @@
 
 mod guard;
 mod multi;
+mod quorum;
+mod quorum_guard;
 
 pub use guard::{MultiGuard, MultiReleaseError};
 #[cfg(feature = "deadpool")]
@@ -12,3 +14,5 @@ pub use leasehold_runtime::{
     SessionBuilder, ShutdownError, engine, redis,
 };
 pub use multi::MultiLock;
+pub use quorum::{QuorumLock, QuorumOptions};
+pub use quorum_guard::{NodeRelease, QuorumGuard, QuorumReleaseError, QuorumReleased};

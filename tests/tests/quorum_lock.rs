@@ -1,0 +1,461 @@
+//! A lock at several servers: what it does while its assumptions hold.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold_multi_lock::{
+    AcquireError, BackendErrorKind, ConfigError, LostReason, NodeRelease, QuorumLock,
+    QuorumOptions, QuorumReleaseError,
+};
+use leasehold_mutex::Session;
+use leasehold_tests::rig::dropped_after;
+use leasehold_tests::scene::{SOON, hash_of, say, session};
+use leasehold_tests::{Pick, Worker, eventually};
+
+#[path = "quorum_lock/farm.rs"]
+mod farm;
+
+use farm::{Farm, key, lock, patient};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// No test meets its end.
+const LONG: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn it_is_held_at_every_server_and_released_at_every_server() {
+    let farm = Farm::start(5);
+    let (one, two) = (farm.sessions().await, farm.sessions().await);
+    let (mine, theirs) = (lock(&one, patient(LONG)), lock(&two, patient(LONG)));
+    let guard = mine.acquire().await.unwrap();
+    assert_eq!((guard.nodes_held(), farm.holds("a").await), (5, 5));
+    assert!(guard.is_held() && guard.remaining() > 25 * SECOND && guard.remaining() < LONG);
+    assert!(theirs.try_acquire().await.unwrap().is_none());
+    let first = guard.fencing_token();
+    let released = guard.release().await.unwrap();
+    assert_eq!((released.released(), released.nodes().len()), (5, 5));
+    farm.ends_clean(&one).await;
+    let guard = theirs.try_acquire().await.unwrap().expect("it is free");
+    assert!(guard.fencing_token() > first);
+    drop(guard);
+    farm.ends_clean(&two).await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_servers_is_told() {
+    let farm = Farm::start(3);
+    let sessions = farm.sessions().await;
+    let made = |sessions: &[Session], options| QuorumLock::new(sessions, "a", options).err();
+    let plain = QuorumOptions::default;
+    for count in [0, 1, 2] {
+        let refused = made(&sessions[..count], plain());
+        assert!(matches!(refused, Some(ConfigError::Servers { count: it }) if it == count));
+    }
+    let even: Vec<_> = sessions.iter().chain(&sessions[..1]).cloned().collect();
+    assert!(matches!(made(&even, plain()), Some(ConfigError::Servers { count: 4 })));
+    let twice = [&sessions[..2], &sessions[..1]].concat();
+    let refused = made(&twice, plain());
+    assert!(
+        matches!(refused, Some(ConfigError::SameServer { first: 0, second: 2 })),
+        "{refused:?}"
+    );
+    let refused = made(&sessions, plain().lease(499 * MS));
+    assert!(matches!(refused, Some(ConfigError::NodeTimeout { .. })), "{refused:?}");
+    assert!(matches!(
+        made(&sessions, plain().lease(Duration::ZERO)),
+        Some(ConfigError::Lease { .. })
+    ));
+    assert!(made(&sessions, plain().lease(500 * MS)).is_none());
+}
+
+/// By another address, another database, another session: one server is one server.
+#[tokio::test]
+async fn two_sessions_at_one_server_are_found_out_by_the_first_acquire() {
+    let farm = Farm::start(3);
+    let sessions = farm.sessions().await;
+    let (proxies, behind) = farm.proxies().await;
+    let database = session(&format!("{}1", farm.servers[1].url())).await;
+    for (again, at) in [(&behind[0], 0), (&database, 1)] {
+        let given = [again.clone(), sessions[at].clone(), sessions[2].clone()];
+        let lock = lock(&given, patient(LONG));
+        for _ in 0..2 {
+            let refused = lock.acquire().await;
+            let told = matches!(
+                refused,
+                Err(AcquireError::Config(ConfigError::SameServer { first: 0, second: 1 }))
+            );
+            assert!(told, "{refused:?}");
+        }
+        assert_eq!(farm.holds("a").await, 0, "and nothing is taken");
+    }
+    drop(proxies);
+    lock(&sessions, patient(LONG)).acquire().await.expect("the control").release().await.unwrap();
+}
+
+/// CONFORMANCE 109, B99: what was held at two of three is released there, and the third is named.
+#[tokio::test]
+async fn b99_one_server_down_still_works_and_is_named_by_the_release() {
+    let farm = Farm::start(3);
+    let sessions = farm.sessions().await;
+    let lock = lock(&sessions, patient(LONG));
+    let guard = lock.acquire().await.unwrap();
+    farm.servers[1].kill();
+    let released = guard.release().await.expect("a majority has confirmed it");
+    assert_eq!(released.released(), 2);
+    assert!(matches!(released.nodes()[1], NodeRelease::Unknown(_)), "{released:?}");
+    for at in [0, 2] {
+        assert!(!farm.servers[at].keys().await.contains(&key("a").into_bytes()));
+    }
+    // And it is taken, held and released without it.
+    let guard = lock.acquire().await.expect("two of three are enough");
+    assert_eq!(guard.nodes_held(), 2);
+    let released = guard.release().await.unwrap();
+    assert!(matches!(released.nodes()[1], NodeRelease::NotHeld), "{released:?}");
+}
+
+/// CONFORMANCE 110: leases in several units, 10 tasks, 5 rounds, nothing counted twice or lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_tasks_count_exactly() {
+    let farm = Farm::start(3);
+    for lease in [2_000 * MS, 10 * SECOND, 60 * SECOND] {
+        let counter = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+        let mut tasks = Vec::new();
+        for _ in 0..10 {
+            let sessions = farm.sessions().await;
+            let (counter, options) = (counter.clone(), patient(lease).retries(1000));
+            tasks.push(tokio::spawn(async move {
+                let lock = lock(&sessions, options);
+                for _ in 0..5 {
+                    let guard = lock.acquire_within(60 * SECOND).await.expect("served");
+                    assert_eq!(counter.1.fetch_add(1, Ordering::SeqCst), 0, "alone");
+                    let count = counter.0.load(Ordering::SeqCst);
+                    tokio::time::sleep(MS).await;
+                    counter.0.store(count + 1, Ordering::SeqCst);
+                    counter.1.fetch_sub(1, Ordering::SeqCst);
+                    guard.release().await.expect("held");
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.expect("no panic inside");
+        }
+        assert_eq!(counter.0.load(Ordering::SeqCst), 50);
+    }
+}
+
+/// B100.
+#[tokio::test]
+async fn b100_a_frozen_server_slows_nothing_down() {
+    let farm = Farm::start(3);
+    let sessions = farm.sessions().await;
+    let lock = lock(&sessions, QuorumOptions::default());
+    lock.acquire().await.unwrap().release().await.unwrap();
+    farm.servers[0].freeze();
+    let (mut acquires, mut releases) = (Vec::new(), Vec::new());
+    for _ in 0..40 {
+        let begin = Instant::now();
+        let guard = lock.acquire().await.expect("two of three answer");
+        acquires.push(begin.elapsed());
+        let begin = Instant::now();
+        guard.release().await.expect("held");
+        releases.push(begin.elapsed());
+    }
+    farm.servers[0].thaw();
+    for (what, times) in [("acquire", &mut acquires), ("release", &mut releases)] {
+        times.sort();
+        println!("{what} with one of three frozen: p50 {:?}, p95 {:?}", times[20], times[37]);
+        assert!(times[37] < 120 * MS, "{what}: {times:?}");
+    }
+    farm.ends_clean(&sessions).await;
+}
+
+/// The time of all is that of the slowest, not the sum.
+#[tokio::test]
+async fn all_servers_are_asked_at_once() {
+    let farm = Farm::start(5);
+    let (proxies, sessions) = farm.proxies().await;
+    let lock = lock(&sessions, patient(LONG));
+    lock.acquire().await.unwrap().release().await.unwrap();
+    proxies.iter().for_each(|proxy| proxy.delay(100 * MS));
+    let begin = Instant::now();
+    let guard = lock.acquire().await.unwrap();
+    let acquired = begin.elapsed();
+    assert_eq!(guard.nodes_held(), 5);
+    guard.release().await.unwrap();
+    println!("5 servers 200 ms away: acquire {acquired:?}, both {:?}", begin.elapsed());
+    assert!(acquired >= 200 * MS && acquired < 600 * MS, "{acquired:?}");
+    assert!(begin.elapsed() < 1200 * MS);
+}
+
+/// Client commands: one a server for each of acquire and release, and nothing beside.
+#[tokio::test]
+async fn it_costs_two_commands_a_server() {
+    let farm = Farm::start(5);
+    let sessions = farm.sessions().await;
+    let lock = lock(&sessions, patient(LONG));
+    lock.acquire().await.unwrap().release().await.unwrap();
+    for server in &farm.servers {
+        server.reset_stats().await;
+    }
+    for _ in 0..20 {
+        lock.acquire().await.unwrap().release().await.unwrap();
+    }
+    for server in &farm.servers {
+        let calls = server.command_calls().await;
+        assert_eq!(calls.of(&["evalsha", "eval", "pubsub|numsub", "publish"]), 40, "{calls:?}");
+    }
+}
+
+/// A minority partition: two of five cannot take it, it is told in time, and nothing stays at those two.
+#[tokio::test]
+async fn a_minority_cannot_take_it_and_the_node_timeout_bounds_the_wait() {
+    let farm = Farm::start(5);
+    let (proxies, sessions) = farm.proxies().await;
+    let lock = lock(&sessions, QuorumOptions::default().node_timeout(300 * MS).retries(0));
+    lock.acquire().await.unwrap().release().await.unwrap();
+    proxies[..3].iter().for_each(|proxy| proxy.black_hole(true));
+    for _ in 0..3 {
+        let begin = Instant::now();
+        let refused = lock.try_acquire().await;
+        let took = begin.elapsed();
+        match refused {
+            Err(AcquireError::Backend(error)) => {
+                assert_eq!(error.kind(), BackendErrorKind::Unreachable);
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(took < 800 * MS, "{took:?}");
+    }
+    let free = async || farm.holds("a").await == 0;
+    eventually(SOON, "given back at the two", free).await;
+    // Whoever reaches the other three is not hindered.
+    let theirs = farm.sessions().await;
+    let guard = self::lock(&theirs, patient(LONG)).acquire().await.unwrap();
+    guard.release().await.unwrap();
+    proxies.iter().for_each(|proxy| {
+        proxy.black_hole(false);
+        proxy.cut(); // what lost something stays silent
+    });
+    let healed = async || match lock.try_acquire().await {
+        Ok(Some(guard)) => guard.release().await.is_ok(),
+        Ok(None) | Err(_) => false,
+    };
+    eventually(SOON, "it works again", healed).await;
+    farm.ends_clean(&sessions).await;
+}
+
+/// The same, without anybody who closes the connections that have gone silent: they are made anew.
+#[tokio::test]
+async fn a_connection_that_has_gone_silent_is_made_anew() {
+    let farm = Farm::start(3);
+    let (proxies, sessions) = farm.proxies().await;
+    let lock = lock(&sessions, QuorumOptions::default().node_timeout(300 * MS).retries(0));
+    lock.acquire().await.unwrap().release().await.unwrap();
+    proxies[..2].iter().for_each(|proxy| proxy.black_hole(true));
+    assert!(lock.try_acquire().await.is_err());
+    proxies[..2].iter().for_each(|proxy| proxy.black_hole(false));
+    let healed = async || match lock.try_acquire().await {
+        Ok(Some(guard)) => guard.release().await.is_ok(),
+        Ok(None) | Err(_) => false,
+    };
+    eventually(SOON, "it works again", healed).await;
+}
+
+/// What was granted but not heard of is released too: a late copy, and a hold whose answer was lost.
+#[tokio::test]
+async fn servers_that_did_not_answer_are_released_too() {
+    let farm = Farm::start(3);
+    let (proxies, sessions) = farm.proxies().await;
+    let lock = lock(&sessions, QuorumOptions::default().node_timeout(200 * MS).retries(0));
+    lock.acquire().await.unwrap().release().await.unwrap();
+    let acquires = || Pick::next(1).containing(hash_of("acquire"));
+    proxies[..2].iter().for_each(|proxy| proxy.drop_replies(acquires()));
+    assert!(matches!(lock.try_acquire().await, Err(AcquireError::Backend(_))));
+    assert_eq!(proxies[0].replies_dropped() + proxies[1].replies_dropped(), 2, "the control");
+    farm.ends_clean(&sessions).await;
+}
+
+#[tokio::test]
+async fn a_hold_is_renewed_at_every_server() {
+    let farm = Farm::start(3);
+    let sessions = farm.sessions().await;
+    let lock = lock(&sessions, patient(SECOND));
+    let guard = lock.acquire().await.unwrap();
+    let lost = guard.while_held(tokio::time::sleep(3 * SECOND)).await;
+    assert!(lost.is_ok(), "{lost:?}");
+    assert_eq!(guard.nodes_held(), 3);
+    assert_eq!(guard.release().await.unwrap().released(), 3);
+}
+
+/// One that forgot is asked again, while the majority stands; nobody notices.
+#[tokio::test]
+async fn a_server_that_lost_its_hold_is_asked_again() {
+    let farm = Farm::start(3);
+    let sessions = farm.sessions().await;
+    let lock = lock(&sessions, patient(3 * SECOND));
+    let guard = lock.acquire().await.unwrap();
+    let token = guard.fencing_token();
+    for at in 0..3 {
+        say(&farm.servers[at], &["DEL", &key("a")]).await;
+        eventually(SOON, "it is lost there", async || guard.nodes_held() == 2).await;
+        eventually(SOON, "and taken again", async || guard.nodes_held() == 3).await;
+        assert_eq!(farm.holds("a").await, 3);
+        assert!(guard.is_held());
+    }
+    // Each of them has been replaced by now, and it never stopped to be one hold.
+    assert_eq!(guard.fencing_token(), token);
+    assert_eq!(guard.release().await.unwrap().released(), 3);
+    farm.ends_clean(&sessions).await;
+}
+
+/// One that was down when the lock was taken joins when it is back.
+#[tokio::test]
+async fn a_server_that_comes_back_joins_the_hold() {
+    let farm = Farm::start(3);
+    let sessions = farm.sessions().await;
+    let lock = lock(&sessions, patient(3 * SECOND));
+    lock.acquire().await.unwrap().release().await.unwrap();
+    farm.servers[2].kill();
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(guard.nodes_held(), 2);
+    farm.servers[2].restart();
+    eventually(SOON, "it joins", async || guard.nodes_held() == 3).await;
+    // Now another one may go.
+    farm.servers[0].kill();
+    let work = guard.while_held(tokio::time::sleep(4 * SECOND)).await;
+    assert!(work.is_ok() && guard.is_held(), "{work:?}");
+    assert_eq!(guard.release().await.unwrap().released(), 2);
+}
+
+#[tokio::test]
+async fn the_loss_of_the_majority_is_the_loss_of_the_lock_for_good() {
+    let farm = Farm::start(3);
+    let sessions = farm.sessions().await;
+    let lock = lock(&sessions, patient(3 * SECOND));
+    let guard = lock.acquire().await.unwrap();
+    let lost = tokio::spawn(guard.lost());
+    for at in [0, 1] {
+        say(&farm.servers[at], &["DEL", &key("a")]).await;
+    }
+    let told = tokio::time::timeout(3 * SECOND, lost).await.expect("told").unwrap();
+    assert_eq!((told.name.as_bytes(), told.reason), (&b"a"[..], LostReason::Expired));
+    assert!(!guard.is_held() && guard.remaining().is_zero());
+    eventually(SOON, "the rest is released", async || farm.holds("a").await == 0).await;
+    tokio::time::sleep(2 * SECOND).await; // longer than any pause before it would be asked again
+    assert_eq!((guard.is_held(), farm.holds("a").await), (false, 0));
+    assert_eq!(guard.lost().await.reason, LostReason::Expired, "whoever asks later hears it too");
+    match guard.release().await {
+        Err(QuorumReleaseError::Lost { lost, nodes }) => {
+            assert_eq!((lost.reason, nodes.len()), (LostReason::Expired, 3));
+        }
+        other => panic!("{other:?}"),
+    }
+    farm.ends_clean(&sessions).await;
+}
+
+/// A majority out of reach: the guard's own clock ends it, before any server lets anybody else in.
+#[tokio::test]
+async fn a_holder_that_is_cut_off_knows_before_the_next_one_holds() {
+    let farm = Farm::start(3);
+    let (proxies, sessions) = farm.proxies().await;
+    let guard = lock(&sessions, patient(SECOND)).acquire().await.unwrap();
+    let theirs = lock(&farm.sessions().await, patient(SECOND).retries(1000));
+    proxies.iter().for_each(|proxy| proxy.black_hole(true));
+    let next = theirs.acquire_within(20 * SECOND).await.expect("the lease ends");
+    assert!(!guard.is_held());
+    assert_eq!(guard.lost().await.reason, LostReason::Unreachable);
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_extension_needs_a_majority() {
+    let farm = Farm::start(3);
+    let sessions = farm.sessions().await;
+    let lock = lock(&sessions, QuorumOptions::default().fixed(10 * SECOND).node_timeout(SECOND));
+    let guard = lock.acquire().await.unwrap();
+    guard.extend(LONG).await.unwrap();
+    assert!(guard.remaining() > 25 * SECOND);
+    farm.servers[0].freeze();
+    guard.extend(2 * LONG).await.expect("two of three");
+    assert!(guard.remaining() > 50 * SECOND);
+    farm.servers[1].freeze();
+    assert!(guard.extend(3 * LONG).await.is_err());
+    farm.servers[..2].iter().for_each(leasehold_tests::Server::thaw);
+    guard.release().await.unwrap();
+    farm.ends_clean(&sessions).await;
+}
+
+/// What the clocks' margin leaves of the lease has to be worth something.
+#[tokio::test]
+async fn a_grant_without_validity_is_given_back() {
+    let farm = Farm::start(3);
+    let mut sessions = Vec::new();
+    for server in &farm.servers {
+        // Half of the lease and 13 s are margin: 2 s of 30 are left, and 3 are asked for.
+        let builder = Session::builder(&server.url()).unwrap().clock_drift(500_000, 13 * SECOND);
+        sessions.push(builder.connect().await.unwrap());
+    }
+    let refused = lock(&sessions, patient(LONG).retries(0)).acquire().await;
+    let short = matches!(
+        refused,
+        Err(AcquireError::ValidityTooShort { remaining }) if remaining > SECOND && remaining <= 2 * SECOND
+    );
+    assert!(short, "{refused:?}");
+    farm.ends_clean(&sessions).await;
+}
+
+/// I9, dropped at every step of its life.
+#[tokio::test]
+async fn a_dropped_acquire_leaves_nothing() {
+    let farm = Farm::start(3);
+    let sessions = farm.sessions().await;
+    let lock = lock(&sessions, patient(LONG));
+    lock.acquire().await.unwrap().release().await.unwrap();
+    let mut guards = 0;
+    for polls in (0..60).chain((60..600).step_by(20)) {
+        match dropped_after(polls, lock.acquire()).await {
+            Some(guard) => {
+                guards += 1;
+                drop(guard.expect("it was free"));
+            }
+            None => tokio::task::yield_now().await,
+        }
+        farm.ends_clean(&sessions).await;
+    }
+    println!("{guards} of 87 became guards");
+    assert!(guards > 0 && guards < 87, "{guards}");
+}
+
+#[tokio::test]
+async fn a_shutdown_of_the_sessions_releases_it() {
+    let farm = Farm::start(3);
+    let sessions = farm.sessions().await;
+    let lock = lock(&sessions, patient(LONG));
+    let guard = lock.acquire().await.unwrap();
+    sessions[0].shutdown(SOON).await.unwrap();
+    assert!(guard.is_held(), "two of three are left");
+    sessions[1].shutdown(SOON).await.unwrap();
+    assert!(!guard.is_held());
+    assert_eq!(guard.lost().await.reason, LostReason::Shutdown);
+    sessions[2].shutdown(SOON).await.unwrap();
+    assert!(matches!(lock.acquire().await, Err(AcquireError::Closed)));
+    farm.ends_clean(&sessions).await;
+}
+
+/// A holder that dies keeps it for its lease, and no longer.
+#[tokio::test]
+async fn a_killed_holder_is_followed_when_its_lease_is_over() {
+    let farm = Farm::start(3);
+    let urls: Vec<_> = farm.servers.iter().map(|server| server.url()).collect();
+    let program = env!("CARGO_BIN_EXE_several_worker");
+    let mut worker = Worker::start(program, &urls.join(","), "a", 2 * SECOND).await;
+    assert!(worker.ask("acquire").await.starts_with("held "));
+    worker.kill();
+    let lock = lock(&farm.sessions().await, patient(2 * SECOND).retries(1000));
+    assert!(lock.try_acquire().await.unwrap().is_none(), "it holds still");
+    let begin = Instant::now();
+    lock.acquire_within(20 * SECOND).await.unwrap().release().await.unwrap();
+    // The lease and the longest pause, and a loaded machine.
+    assert!(begin.elapsed() < 6 * SECOND, "{:?}", begin.elapsed());
+}
