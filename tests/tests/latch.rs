@@ -332,6 +332,17 @@ async fn names_groups_prefixes_and_kinds_are_latches_of_their_own() {
     guard.release().await.unwrap();
 }
 
+/// The same types, whichever crate they are taken from.
+#[tokio::test]
+async fn the_facade_has_it() {
+    let server = Server::start();
+    let session = session(&server.url()).await;
+    let options = leasehold::latch::LatchOptions::default();
+    let latch: leasehold::Latch = latch(&session, "a", options);
+    let refused: leasehold::LatchError = latch.count().await.unwrap_err();
+    assert!(matches!(refused, LatchError::NotArmed { .. }));
+}
+
 #[tokio::test]
 async fn outside_a_runtime_it_says_so() {
     let server = Server::start();
