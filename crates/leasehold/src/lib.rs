@@ -8,6 +8,10 @@ pub use leasehold_fair_lock::FairLock;
 pub use leasehold_latch as latch;
 #[cfg(feature = "latch")]
 pub use leasehold_latch::{Latch, LatchError, LatchOptions};
+#[cfg(feature = "multi-lock")]
+pub use leasehold_multi_lock as multi_lock;
+#[cfg(feature = "multi-lock")]
+pub use leasehold_multi_lock::{MultiLock, QuorumLock, QuorumOptions};
 #[cfg(feature = "mutex")]
 pub use leasehold_mutex as mutex;
 #[cfg(feature = "mutex")]
