@@ -210,7 +210,7 @@ impl FairLock {
     /// Dropping the future gives the hold back if it was adopted: then it is released.
     pub async fn adopt(&self, owner: &Owner) -> Result<Guard, AdoptError> {
         let keys = self.spec.keys();
-        self.view.by(owner).adopt(|acquisition| scripts::adopt(keys, acquisition.wire())).await
+        self.view.by(owner).adopt(|acquisition, _| scripts::adopt(keys, acquisition.wire())).await
     }
 
     /// Whether it could not be taken just now: somebody holds, or it cools down. One round trip.

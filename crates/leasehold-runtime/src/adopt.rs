@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_lua::Call;
 use leasehold_lua::mutex::AdoptReply;
 use leasehold_lua::semaphore::adopted_weight;
+use leasehold_lua::{Call, Terms};
 use tokio::sync::oneshot;
 
 use crate::delivery::deliver;
@@ -19,14 +19,14 @@ use crate::session::{Link, Origin, arm};
 pub(crate) async fn adopt(
     link: &Link,
     plan: Arc<Plan>,
-    call: impl FnOnce(&Acquisition) -> Call,
+    call: impl FnOnce(&Acquisition, Terms) -> Call,
 ) -> Result<Hold, AdoptError> {
     Link::check_runtime()?;
     let (tell, _told) = oneshot::channel();
     let registry = &link.shared().registry;
     registry.enter(plan.clone(), tell).map_err(|_| AdoptError::Closed)?;
     let adopting = Adopting { link, plan: &plan };
-    let call = call(&plan.acquisition);
+    let call = call(&plan.acquisition, link.terms());
     let until = crate::clock::now().plus(link.settings().response_timeout);
     let answer = deliver(link, &call, until, || registry.doubt(plan.uuid())).await;
     let answer = match answer {

@@ -418,6 +418,12 @@ impl BackendError {
         Self::new(BackendErrorKind::Unreachable, "no answer in time")
     }
 
+    /// For primitives: an answer that this layout does not give.
+    #[doc(hidden)]
+    pub fn unexpected(what: &'static str) -> Self {
+        Self::new(BackendErrorKind::Unsupported, what)
+    }
+
     /// The client library would panic outside tokio.
     pub(crate) fn no_runtime() -> Self {
         Self::new(BackendErrorKind::Unsupported, "no tokio runtime here")

@@ -340,7 +340,7 @@ impl Semaphore {
     pub async fn adopt(&self, owner: &Owner) -> Result<Permit, AdoptError> {
         let keys = self.spec.keys();
         let view = self.one.view().by(owner);
-        view.adopt(|acquisition| scripts::adopt(keys, acquisition.wire())).await
+        view.adopt(|acquisition, _| scripts::adopt(keys, acquisition.wire())).await
     }
 
     /// Ends just this hold, as [`holders`](Self::holders) listed it, whoever has it; `false` if it had ended. The holder is

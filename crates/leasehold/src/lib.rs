@@ -24,6 +24,10 @@ pub use leasehold_runtime::{
     Owner, Position, Preflight, Queue, ReleaseError, Session, SessionBuilder, Severity,
     ShutdownError, Statistics, Subject, Trace, Waiter, redis,
 };
+#[cfg(feature = "rwlock")]
+pub use leasehold_rwlock as rwlock;
+#[cfg(feature = "rwlock")]
+pub use leasehold_rwlock::RwLock;
 #[cfg(feature = "semaphore")]
 pub use leasehold_semaphore as semaphore;
 #[cfg(feature = "semaphore")]

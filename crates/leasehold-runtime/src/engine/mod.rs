@@ -57,3 +57,10 @@ pub async fn ask(
     let answer = crate::delivery::deliver(link, &call(link.terms()), until, || ()).await;
     answer.map(|delivered| delivered.reply).map_err(|failed| failed.error)
 }
+
+/// The token that came with a grant: of an exclusive hold its own, of a reader the last writer's; none with a permit, or
+/// where no writer is remembered.
+pub fn seen_token<M: crate::Mode>(guard: &crate::Guard<M>) -> Option<crate::FencingToken> {
+    let token = guard.state().token;
+    (token.get() > 0).then_some(token)
+}

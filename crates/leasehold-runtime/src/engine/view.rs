@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_lua::Call;
+use leasehold_lua::{Call, Terms};
 use uuid::Uuid;
 
 use super::{Acquisition, Plan, Spec};
@@ -163,7 +163,7 @@ impl<M: Mode> View<M> {
     /// See [`AdoptError`](crate::AdoptError).
     pub async fn adopt(
         &self,
-        call: impl FnOnce(&Acquisition) -> Call,
+        call: impl FnOnce(&Acquisition, Terms) -> Call,
     ) -> Result<Guard<M>, crate::AdoptError> {
         let hold = Box::pin(crate::adopt::adopt(self.session.link(), self.plan(), call)).await?;
         Ok(Guard::new(hold))
