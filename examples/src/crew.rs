@@ -140,8 +140,10 @@ impl Crew {
     pub fn kill(&mut self, worker: usize) -> Result<(), Failure> {
         let worker = self.worker(worker)?;
         worker.killed = true;
+        // Its input stays open until then: closed a moment before, it would tell the worker to end in good order.
+        worker.child.start_kill()?;
         worker.input = None;
-        Ok(worker.child.start_kill()?)
+        Ok(())
     }
 
     /// Sends a worker this signal.

@@ -9,6 +9,8 @@
 //!   is killed while it holds and waits.
 //! * `fan_in` (`src/bin/fan_in/`): an import in shards by several processes, and others that wait until all shards are in,
 //!   by a latch; one process is killed, and its shards are imported again.
+//! * `api_limit` (`src/bin/api_limit/`): a fleet that calls a server within what it allows at a time, by a semaphore; one
+//!   process is killed with its permits, and the limit is raised.
 //!
 //! What they share: [`program`] (a session that is shut down on every way out, interruption, exit status), [`crew`] (worker
 //! processes, one of which is killed), [`board`] (what moves on a terminal), [`database`].

@@ -44,7 +44,7 @@ pub async fn with_session<T>(
     work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let session = builder.connect().await?;
-    let done = work(&session).await;
+    let done = Box::pin(work(&session)).await; // whole programs are large futures
     let closed = session.shutdown(SHUTDOWN).await;
     let done = done?;
     closed?;
