@@ -298,15 +298,13 @@ fn found(probe: &[Value]) -> Result<Found, String> {
         };
         pairs(value).into_iter().map(read).collect::<Result<Vec<(String, u64)>, String>>()
     };
-    let token = match &probe[3] {
-        Value::Nil => None,
-        value => Some(text(value).parse().map_err(|_| format!("token {value:?}"))?),
-    };
+    let token = (probe[3] != Value::Nil).then(|| text(&probe[3]));
+    let token = token.map(|token| token.parse().map_err(|_| format!("token {token}")));
     Ok(Found {
         holds: scores(&probe[0])?.into_iter().collect(),
         queue: scores(&probe[1])?.into_iter().map(|(id, ticket)| (ticket, id)).collect(),
         timeouts: pairs(&probe[2]).into_iter().map(|(id, it)| (latin(&id), latin(&it))).collect(),
-        token,
+        token: token.transpose()?,
         gone: scores(&probe[4])?.into_iter().collect(),
         notes: pairs(&probe[5]).into_iter().map(|(id, it)| (latin(&id), it)).collect(),
         ends_ms: [0; 6],

@@ -1,0 +1,70 @@
+//! The semaphore's scripts on a real server against a model of the protocol, step by step: replies, pushes, keys and the
+//! invariants I4, I8, I10, I14, I17 and I21; and that the sum that the server keeps is the sum of the weights.
+//!
+//! A failure names its seed; `LEASEHOLD_SEED=<seed> cargo test -p leasehold-tests --test semaphore_model` runs that case
+//! first. The model's clock is the server's: each answer or push says when its script ran, and the steps keep clear of
+//! deadlines, so nothing here depends on how fast the machine is.
+
+#[path = "semaphore_model/answer.rs"]
+mod answer;
+#[path = "shares_model/bench.rs"]
+mod bench;
+#[path = "semaphore_model/claims.rs"]
+mod claims;
+#[path = "semaphore_model/decode.rs"]
+mod decode;
+#[path = "semaphore_model/generator.rs"]
+mod generator;
+#[path = "semaphore_model/mutants.rs"]
+mod mutants;
+#[path = "semaphore_model/reference.rs"]
+mod reference;
+#[path = "semaphore_model/request.rs"]
+mod request;
+#[path = "shares_model/runner.rs"]
+mod runner;
+#[path = "semaphore_model/scene.rs"]
+mod scene;
+
+use bench::{Bench, Change, Setup};
+use leasehold_lua::semaphore;
+use scene::Scene;
+
+/// In full 2 560 cases of 50 steps, else a tenth.
+const CASES: u32 = 2_560;
+/// A mutant must be caught within so many cases, counted from one seed that is always the same.
+const MUTANT_CASES: u32 = 512;
+
+const SMALL_BOUNDS: &[Change] = &[
+    Change {
+        from: "local MOST_DEAD, MOST_GRANTS = 32, 128",
+        to: "local MOST_DEAD, MOST_GRANTS = 2, 2",
+    },
+    Change {
+        from: "local LOWEST, MOST_EXPIRED, MOST_ENTRIES = 1000000000, 256, 64",
+        to: "local LOWEST, MOST_EXPIRED, MOST_ENTRIES = 1000000000, 2, 64",
+    },
+];
+
+fn bench() -> Bench {
+    let scripts = [&semaphore::scripts()[..], &[queue_script()]].concat();
+    Bench::start(Setup { kind: "semaphore", scripts, small_bounds: SMALL_BOUNDS })
+}
+
+/// Who waits is listed by a script of all kinds.
+fn queue_script() -> &'static leasehold_lua::Script {
+    let scripts = leasehold_lua::mutex::scripts();
+    scripts.into_iter().find(|script| script.name() == "mutex/queue").expect("a script")
+}
+
+#[test]
+fn scripts_do_what_the_model_does() {
+    runner::agree::<Scene>(&mut bench(), leasehold_tests::rounds(CASES));
+}
+
+/// The negative control: every mutant of the scripts is told from the real ones.
+#[test]
+fn every_mutant_of_the_scripts_is_caught() {
+    let survivors = runner::survivors::<Scene>(&mut bench(), &mutants::mutants(), MUTANT_CASES);
+    assert!(survivors.is_empty(), "not caught: {survivors:?}");
+}

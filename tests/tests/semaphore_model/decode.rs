@@ -1,0 +1,293 @@
+//! From the server's values to the forms that both sides share, and back to the keys as the server must have them.
+
+use leasehold_lua::Reply;
+use leasehold_lua::holders::{Listed, forced};
+use leasehold_lua::mutex::QueueReply;
+use leasehold_lua::reply::{AcquireReply, CheckAnswer, CheckReply, ReleaseReply, RenewReply, Why};
+use leasehold_lua::semaphore::{self, Inspection, ManyReply, MergeReply, SplitReply};
+use leasehold_lua::wire::Push as Message;
+use leasehold_lua::{DecodeError, Share};
+
+use super::answer::Answer;
+use super::bench::Found;
+use super::reference::{Mark, Note, Push, Reference};
+use super::request::{Member, Request, World, note, number_of, owner_name};
+
+/// The pushes by inbox, sorted, and the moment that they were made.
+pub(crate) fn pushes(messages: &[(usize, Message)]) -> (Option<u64>, Vec<(usize, Push)>) {
+    let mut made_us = None;
+    let mut all = Vec::new();
+    for (inbox, message) in messages {
+        let push = match message {
+            Message::Granted { uuid, token: 0, lease_ms, at_us } => {
+                made_us = Some(*at_us);
+                Push::Granted { id: number_of(uuid), lease_ms: *lease_ms }
+            }
+            Message::Forced { uuid } => {
+                Push::Forced { id: number_of(uuid), cooling: uuid.starts_with('-') }
+            }
+            Message::Adopted { uuid } => Push::Adopted { id: number_of(uuid) },
+            Message::Refused { uuid } => Push::Refused { id: number_of(uuid) },
+            other @ (Message::Granted { .. }
+            | Message::Cancelled { .. }
+            | Message::Over { .. }
+            | Message::Proof { .. }) => panic!("nobody sends {other:?} here"),
+        };
+        all.push((*inbox, push));
+    }
+    all.sort();
+    (made_us, all)
+}
+
+type Read = Result<(Answer, Option<u64>), DecodeError>;
+
+/// The answer, and the server's clock where the answer has it.
+pub(crate) fn answer(request: &Request, reply: &Reply) -> Result<(Answer, Option<u64>), String> {
+    let read = match request {
+        Request::Acquire { .. } => acquired(reply),
+        Request::Check { .. } => CheckReply::decode(reply).map(checked),
+        Request::Renew { .. } => {
+            RenewReply::decode(reply).map(|(now_us, answers)| (renewed(answers), Some(now_us)))
+        }
+        Request::Release { .. } => ReleaseReply::decode(reply).map(released),
+        Request::ReleaseMany { .. } => ManyReply::decode(reply).map(|many| (ended(many), None)),
+        Request::SetLimit { .. } => {
+            semaphore::limit_set(reply).map(|again| (Answer::new("set").again(again), last(reply)))
+        }
+        Request::Split { .. } => split(reply),
+        Request::Merge { .. } => merged(reply),
+        Request::Adopt { .. } => adopted(reply),
+        Request::Force { .. } => forced(reply)
+            .map(|(count, again)| (Answer::new("ended").exact(count).again(again), None)),
+        Request::Inspect { .. } => Inspection::decode(reply).map(|found| inspected(&found)),
+        Request::Queue { .. } => QueueReply::decode(reply).map(|found| queue(&found)),
+    };
+    read.map_err(|error| format!("{error}: {reply:?}"))
+}
+
+/// The last value of a reply, where that is the server's clock.
+fn last(reply: &Reply) -> Option<u64> {
+    let Reply::List(values) = reply else { return None };
+    let Reply::Bytes(text) = values.last()? else { return None };
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn acquired(reply: &Reply) -> Read {
+    let (answer, now_us) = match AcquireReply::decode(reply)? {
+        AcquireReply::Taken { token, left_ms, now_us } => {
+            assert_eq!(token, 0, "permits have no tokens");
+            (Answer::new("taken").about(left_ms), Some(now_us))
+        }
+        AcquireReply::Queued { position, check_ms, ticket, again, now_us } => {
+            let answer = Answer::new("queued").exact(position).exact(ticket);
+            (answer.about(check_ms).again(again), Some(now_us))
+        }
+        AcquireReply::Busy { left_ms, again, now_us } => {
+            (Answer::new("busy").about(left_ms).again(again), Some(now_us))
+        }
+        AcquireReply::Saturated { retry_ms, again, now_us } => {
+            (Answer::new("saturated").about(retry_ms).again(again), Some(now_us))
+        }
+        AcquireReply::Cancelled => (Answer::new("cancelled"), None),
+        AcquireReply::TooManyEntries => (Answer::new("too many entries"), None),
+        AcquireReply::NeverFits => (Answer::new("never fits"), None),
+        AcquireReply::LimitDiffers { server } => {
+            (Answer::new("limit differs").exact(server.into()), None)
+        }
+    };
+    Ok(match AcquireReply::differing_limit(reply) {
+        Some(server) => (answer.and("differing").exact(server.into()), now_us),
+        None => (answer, now_us),
+    })
+}
+
+fn checked(reply: CheckReply) -> (Answer, Option<u64>) {
+    let mut answer = Answer::new("checked").about(reply.check_ms).again(reply.again);
+    for one in reply.answers {
+        answer = match one {
+            CheckAnswer::Taken { left_ms, .. } => answer.and("taken").about(left_ms),
+            CheckAnswer::Queued { position, ticket } => {
+                answer.and("queued").exact(position).exact(ticket)
+            }
+            CheckAnswer::Cancelled => answer.and("cancelled"),
+            CheckAnswer::TooManyEntries => answer.and("too many entries"),
+            CheckAnswer::NeverFits => answer.and("never fits"),
+        };
+    }
+    (answer, Some(reply.now_us))
+}
+
+fn renewed(answers: Vec<RenewReply>) -> Answer {
+    answers.into_iter().fold(Answer::new("renewals"), |answer, one| match one {
+        RenewReply::Renewed { left_ms } => answer.and("renewed").about(left_ms),
+        RenewReply::NotHeld { why } => answer.and("not held").and(word(why)),
+        RenewReply::Refused { .. } => answer.and("refused"),
+    })
+}
+
+fn released(reply: ReleaseReply) -> (Answer, Option<u64>) {
+    let again = reply.again();
+    let (answer, now_us) = match reply {
+        ReleaseReply::Released { .. } => (Answer::new("released"), None),
+        ReleaseReply::Left { position, left_ms, since_ms, note, now_us, .. } => {
+            let answer = Answer::new("left").exact(position).about(left_ms);
+            let answer = match note.is_empty() {
+                true => answer.and("nobody"),
+                false => answer.exact(id_in(&note) as u64).exact(since_ms),
+            };
+            (answer, Some(now_us))
+        }
+        ReleaseReply::NotHeld { why, .. } => (Answer::new("not held").and(word(why)), None),
+    };
+    (answer.again(again), now_us)
+}
+
+fn ended(reply: ManyReply) -> Answer {
+    let all = reply.answers.into_iter().fold(Answer::new("many"), |answer, one| match one {
+        Ok(()) => answer.and("released"),
+        Err(why) => answer.and("not held").and(word(why)),
+    });
+    all.again(reply.again)
+}
+
+fn split(reply: &Reply) -> Read {
+    let answer = match SplitReply::decode(reply)? {
+        SplitReply::Split { left_ms } => Answer::new("split").about(left_ms),
+        SplitReply::NotHeld { why } => Answer::new("not held").and(word(why)),
+        SplitReply::TooMuch { weight } => Answer::new("too much").exact(weight.into()),
+        SplitReply::Cancelled => Answer::new("cancelled"),
+    };
+    Ok((answer, last(reply)))
+}
+
+fn merged(reply: &Reply) -> Read {
+    let answer = match MergeReply::decode(reply)? {
+        MergeReply::Merged { weight, left_ms } => {
+            Answer::new("merged").exact(weight.into()).about(left_ms)
+        }
+        MergeReply::KeptNotHeld { why } => Answer::new("kept not held").and(word(why)),
+        MergeReply::MergedNotHeld { why } => Answer::new("merged not held").and(word(why)),
+        MergeReply::EndedTogether { why } => Answer::new("both ended").and(word(why)),
+    };
+    Ok((answer, last(reply)))
+}
+
+fn adopted(reply: &Reply) -> Read {
+    use leasehold_lua::mutex::AdoptReply;
+    Ok(match AdoptReply::decode(reply)? {
+        AdoptReply::Adopted { left_ms, now_us, .. } => {
+            let weight = semaphore::adopted_weight(reply).expect("a weight");
+            (Answer::new("adopted").about(left_ms).exact(weight.into()), Some(now_us))
+        }
+        AdoptReply::NotHeld { why } => (Answer::new("not held").and(word(why)), last(reply)),
+        AdoptReply::Cancelled => (Answer::new("cancelled"), last(reply)),
+    })
+}
+
+fn inspected(found: &Inspection) -> (Answer, Option<u64>) {
+    let answer = Answer::new("found").again(found.again).exact(found.waiters);
+    let answer = answer.exact(found.used.into()).exact(found.limit.into());
+    let one = |answer: Answer, hold: &Listed| {
+        let id = number_of(&String::from_utf8_lossy(&hold.id));
+        assert!(hold.note.is_empty() || id_in(&hold.note) == id);
+        let Share::Weight(weight) = hold.share else { panic!("no weight: {hold:?}") };
+        let answer = answer.and(if hold.cooling { "cooling" } else { "held" });
+        answer.exact(id as u64).exact(weight.into()).exact(hold.deadline_ms).exact(hold.since_ms)
+    };
+    (found.holds.iter().fold(answer, one), Some(found.now_us))
+}
+
+fn queue(found: &QueueReply) -> (Answer, Option<u64>) {
+    let mut answer = Answer::new("waiters").exact(found.length);
+    for waiting in &found.waiting {
+        answer = answer.exact(waiting.ticket);
+        if waiting.deadline_ms > 0 {
+            answer = answer.exact(id_in(&waiting.note) as u64).exact(waiting.deadline_ms);
+        }
+    }
+    (answer, Some(found.now_us))
+}
+
+fn word(why: Why) -> &'static str {
+    match why {
+        Why::Absent => "absent",
+        Why::OtherHolder => "other holder",
+        Why::Forced => "forced",
+    }
+}
+
+/// The acquisition that a note describes; the note must have come through whole.
+fn id_in(raw: &[u8]) -> usize {
+    let id = number_of(&String::from_utf8_lossy(raw));
+    assert_eq!(raw, note(id).as_bytes(), "a note was changed on its way");
+    id
+}
+
+/// The keys as the server must have them.
+pub(crate) fn expected(reference: &Reference) -> Found {
+    let (world, holds, notes) = (&reference.world, &reference.holds, &reference.notes);
+    let mut found = Found::default();
+    for (member, permit) in &holds.of.permits {
+        let name = member.name(world);
+        if let Some(weight) = permit.changed {
+            found.holds.insert(format!("={name}"), weight.into());
+        }
+        found.holds.insert(name, permit.deadline_ms);
+    }
+    for (name, number) in [("#u", holds.of.used), ("#l", holds.of.limit)] {
+        found.holds.extend(number.map(|number| (name.to_owned(), u64::from(number))));
+    }
+    for (member, noted) in &notes.of.of {
+        found.notes.insert(member.name(world), noted_as(*member, *noted).into_bytes());
+    }
+    for (owner, ids) in &notes.of.lists {
+        found.notes.insert(format!("={}", owner_name(*owner)), packed(world, ids));
+    }
+    for (ticket, id) in &reference.queue.of {
+        found.queue.push((*ticket, world.id(*id)));
+    }
+    for (id, deadline) in &reference.timeouts.of {
+        let owner = owner_name(world.acquisitions[*id].owner);
+        found.timeouts.insert(world.id(*id), format!("{deadline}|{owner}|{}", note(*id)));
+    }
+    if reference.last_ticket > 0 {
+        found.timeouts.insert("#".to_owned(), reference.last_ticket.to_string());
+    }
+    for (mark, until) in &reference.gone.of {
+        found.gone.insert(mark_name(world, *mark), *until);
+    }
+    found.ends_ms = [
+        holds.ends_ms,
+        reference.queue.ends_ms,
+        reference.timeouts.ends_ms,
+        0,
+        reference.gone.ends_ms,
+        notes.ends_ms,
+    ];
+    found
+}
+
+pub(crate) fn mark_name(world: &World, mark: Mark) -> String {
+    match mark {
+        Mark::Gone((false, id)) => world.id(id),
+        Mark::Gone((true, owner)) => owner_name(owner),
+        Mark::Forced(member) => format!("forced|{}", member.name(world)),
+    }
+}
+
+fn noted_as(member: Member, noted: Note) -> String {
+    let owner = noted.owner.map(owner_name).unwrap_or_default();
+    format!("{}|0|{owner}|{}", noted.since_ms, note(member.id))
+}
+
+/// As MessagePack has a short list of short texts.
+fn packed(world: &World, ids: &[usize]) -> Vec<u8> {
+    let count = u8::try_from(ids.len()).expect("a short list");
+    let mut bytes = vec![0x90 | count];
+    for id in ids {
+        let id = world.id(*id);
+        bytes.push(0xa0 | u8::try_from(id.len()).expect("a short text"));
+        bytes.extend_from_slice(id.as_bytes());
+    }
+    bytes
+}

@@ -1,0 +1,451 @@
+//! The semaphore as DESIGN §6 states it, in plain Rust: one name, one clock, no server.
+//!
+//! Time is an argument. Acquisitions, owners and inboxes are numbers; an acquisition's number also orders waiters of one
+//! ticket, as its bytes do at the server.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::answer::{Answer, Done};
+use super::bench::{INBOXES, Key};
+use super::request::{Member, Named, Request, World};
+
+#[path = "reference/permits.rs"]
+mod permits;
+#[path = "reference/queue.rs"]
+mod queue;
+
+pub(crate) const CHECK_MS: u64 = 1_000;
+pub(crate) const GRANT_MS: u64 = 2_000;
+const GONE_MS: u64 = 60_000;
+/// How long the keys stay at the least after a use.
+const IDLE_MS: u64 = 60_000;
+/// What the usual case of an acquire gives them more.
+const SPARE_MS: u64 = 15_000;
+const KEEP_LIMIT_MS: u64 = 30 * 24 * 3_600_000;
+/// Two readings of one end of a key are so near to each other.
+const NEAR_MS: u64 = 10;
+
+/// A push to an inbox, without its time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Push {
+    Granted { id: usize, lease_ms: u64 },
+    Forced { id: usize, cooling: bool },
+    Adopted { id: usize },
+    Refused { id: usize },
+}
+
+/// What is known of a hold beside its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) since_ms: u64,
+    /// None in a cool-down.
+    pub(crate) owner: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Permit {
+    pub(crate) deadline_ms: u64,
+    /// A weight that is not its acquisition's.
+    pub(crate) changed: Option<u32>,
+}
+
+/// What the zset of ended acquisitions remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Mark {
+    Gone(Gone),
+    Forced(Member),
+}
+
+/// An ended acquisition, or (true) an owner that a release named with a late mark.
+pub(crate) type Gone = (bool, usize);
+
+/// A collection that ends as a whole.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ending<T> {
+    pub(crate) of: T,
+    pub(crate) ends_ms: u64,
+}
+
+/// The key of the holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Holds {
+    pub(crate) permits: BTreeMap<Member, Permit>,
+    pub(crate) used: Option<u32>,
+    pub(crate) limit: Option<u32>,
+}
+
+/// The key of the notes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Notes {
+    pub(crate) of: BTreeMap<Member, Note>,
+    pub(crate) lists: BTreeMap<usize, Vec<usize>>,
+}
+
+impl Notes {
+    fn is_empty(&self) -> bool {
+        self.of.is_empty() && self.lists.is_empty()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Reference {
+    pub(crate) world: World,
+    pub(crate) now_us: u64,
+    pub(crate) holds: Ending<Holds>,
+    pub(crate) notes: Ending<Notes>,
+    /// More has ended than one sweep takes.
+    unswept: bool,
+    pub(crate) queue: Ending<BTreeSet<(u64, usize)>>,
+    pub(crate) timeouts: Ending<BTreeMap<usize, u64>>,
+    pub(crate) last_ticket: u64,
+    pub(crate) gone: Ending<BTreeMap<Mark, u64>>,
+    /// Which inboxes have a subscriber.
+    pub(crate) inboxes: [bool; INBOXES],
+    pushes: Vec<(usize, Push)>,
+    /// Waiters that the last request's settling refused.
+    refused: BTreeSet<usize>,
+    /// An end of holds or notes may have been moved or not: it was just at the point where it is.
+    pub(crate) unsure_of_ends: bool,
+}
+
+impl Reference {
+    pub(crate) fn new(world: World, now_us: u64) -> Self {
+        Self {
+            world,
+            now_us,
+            holds: Ending::default(),
+            notes: Ending::default(),
+            unswept: false,
+            queue: Ending::default(),
+            timeouts: Ending::default(),
+            last_ticket: 0,
+            gone: Ending::default(),
+            inboxes: [true; INBOXES],
+            pushes: Vec::new(),
+            refused: BTreeSet::new(),
+            unsure_of_ends: false,
+        }
+    }
+
+    /// Does what a server whose clock shows `now_us` must.
+    pub(crate) fn answer(&mut self, request: &Request, now_us: u64) -> Done {
+        self.at(now_us);
+        self.pushes.clear();
+        self.refused.clear();
+        (self.unswept, self.unsure_of_ends) = (false, false);
+        let answer = match request {
+            Request::Acquire { id, queues, max_waiters, limit, strict } => {
+                self.acquire(*id, queues.then_some(*max_waiters), *limit, *strict)
+            }
+            Request::Check { waiting, limit } => self.check(waiting, *limit),
+            Request::Renew { elements } => self.renew(elements),
+            Request::Release { id, late, at_least_ms } => self.release(*id, *late, *at_least_ms),
+            Request::ReleaseMany { elements } => self.release_many(elements),
+            Request::SetLimit { limit } => self.set_limit(*limit),
+            Request::Split { old, id } => self.split(*old, *id),
+            Request::Merge { kept, merged } => self.merge(*kept, *merged),
+            Request::Adopt { id, owner } => self.adopt(*id, *owner),
+            Request::Force { members } => self.force(members),
+            Request::Inspect { most } => self.inspect(*most),
+            Request::Queue { most } => self.list(*most),
+        };
+        let mut pushes = self.pushes.clone();
+        pushes.sort();
+        Done { answer, pushes }
+    }
+
+    /// The clock shows `now_us`: keys whose time is over are gone.
+    pub(crate) fn at(&mut self, now_us: u64) {
+        self.now_us = now_us;
+        let now = self.now_ms();
+        if self.holds.ends_ms <= now {
+            self.holds = Ending::default();
+        }
+        if self.notes.ends_ms <= now {
+            self.notes = Ending::default();
+        }
+        if self.queue.ends_ms <= now {
+            self.queue = Ending::default();
+        }
+        if self.timeouts.ends_ms <= now {
+            self.clear_timeouts();
+        }
+        if self.gone.ends_ms <= now {
+            self.gone = Ending::default();
+        }
+    }
+
+    /// One key is deleted behind the scripts' back.
+    pub(crate) fn lose(&mut self, key: Key) {
+        match key {
+            Key::Holds => self.holds = Ending::default(),
+            Key::Notes => self.notes = Ending::default(),
+            Key::Queue => self.queue = Ending::default(),
+            Key::Timeouts => self.clear_timeouts(),
+            Key::Gone => self.gone = Ending::default(),
+            Key::Token => {}
+        }
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now_us / 1_000
+    }
+
+    /// `queues`: it may wait, with a bound of the queue or without.
+    fn acquire(
+        &mut self,
+        id: usize,
+        queues: Option<Option<u32>>,
+        limit: u32,
+        strict: bool,
+    ) -> Answer {
+        if !self.take_quickly(id, limit, strict) {
+            self.set_up(limit);
+            let server = self.holds.of.limit.unwrap_or(0);
+            if strict && server != limit && !self.holds_id(id) && self.ticket(id).is_none() {
+                return Answer::new("limit differs").exact(server.into());
+            }
+            let answer = self.acquire_slowly(id, queues);
+            return self.differing(answer, limit);
+        }
+        let taken = self.taken(Answer::new("taken"), id);
+        self.differing(taken, limit)
+    }
+
+    fn differing(&self, answer: Answer, ours: u32) -> Answer {
+        match self.holds.of.limit.unwrap_or(0) {
+            server if server != ours => answer.and("differing").exact(server.into()),
+            _ => answer,
+        }
+    }
+
+    fn acquire_slowly(&mut self, id: usize, queues: Option<Option<u32>>) -> Answer {
+        self.sweep();
+        if self.holds_id(id) {
+            return self.taken(Answer::new("taken"), id);
+        }
+        if self.is_gone(id) || self.cools(id) {
+            return Answer::new("cancelled");
+        }
+        if self.ticket(id).is_some() {
+            self.refresh(id);
+        } else if let Some(max_waiters) = queues {
+            if self.fits(id) == Fit::Never {
+                return Answer::new("never fits");
+            }
+            if let Some(again) = self.no_room(id, max_waiters) {
+                return Answer::new("saturated").about(self.left_ms()).again(again);
+            }
+            self.enter(id, 0);
+        } else {
+            return self.try_once(id);
+        }
+        let again = self.settle(&[id]);
+        if self.holds_id(id) {
+            return self.taken(Answer::new("taken"), id);
+        }
+        if self.refused.contains(&id) {
+            return Answer::new("never fits");
+        }
+        let queued = self.queued(Answer::new("queued"), id);
+        queued.about(self.next_check_ms()).again(again)
+    }
+
+    fn try_once(&mut self, id: usize) -> Answer {
+        let again = self.settle(&[]);
+        match self.fits(id) {
+            Fit::Never => Answer::new("never fits"),
+            Fit::Now if !again && self.queue.of.is_empty() => {
+                let lease_ms = self.world.acquisitions[id].lease_ms;
+                self.take(id, lease_ms);
+                self.taken(Answer::new("taken"), id)
+            }
+            Fit::Now | Fit::Later => Answer::new("busy").about(self.left_ms()).again(again),
+        }
+    }
+
+    /// The answer's `again` if the queue is full. Dead waiters do not count, wherever they stand (at the most 16 are
+    /// looked at, and no world has more acquisitions).
+    fn no_room(&mut self, id: usize, max_waiters: Option<u32>) -> Option<bool> {
+        let most = max_waiters? as usize;
+        if self.queue.of.len() < most {
+            return None;
+        }
+        let again = self.settle(&[]);
+        for waiter in self.waiting() {
+            if !self.is_alive(waiter) {
+                self.leave(waiter);
+            }
+        }
+        let empty_and_free = self.queue.of.is_empty() && self.fits(id) == Fit::Now;
+        (self.queue.of.len() >= most && !empty_and_free).then_some(again)
+    }
+
+    fn check(&mut self, waiting: &[(usize, u64)], limit: u32) -> Answer {
+        self.set_up(limit);
+        self.sweep();
+        let refusals: Vec<_> =
+            waiting.iter().map(|(id, ticket)| self.attend(*id, *ticket)).collect();
+        let attended = waiting.iter().zip(&refusals).filter(|(_, refusal)| refusal.is_none());
+        let callers: Vec<_> = attended.map(|((id, _), _)| *id).collect();
+        let again = self.settle(&callers);
+        let mut answer = Answer::new("checked").about(self.next_check_ms()).again(again);
+        for ((id, _), refusal) in waiting.iter().zip(refusals) {
+            answer = match refusal {
+                Some(why) => answer.and(why),
+                None if self.holds_id(*id) => self.taken(answer.and("taken"), *id),
+                None if self.refused.contains(id) => answer.and("never fits"),
+                None => self.queued(answer.and("queued"), *id),
+            };
+        }
+        answer
+    }
+
+    fn attend(&mut self, id: usize, ticket: u64) -> Option<&'static str> {
+        if self.holds_id(id) {
+            return None;
+        }
+        if self.is_gone(id) || self.cools(id) {
+            return Some("cancelled");
+        }
+        if self.fits(id) == Fit::Never {
+            self.leave(id);
+            return Some("never fits");
+        }
+        // With 0 it has had its turn, also where an earlier check has put it back.
+        if self.ticket(id).is_some() && ticket > 0 {
+            self.refresh(id);
+        } else {
+            self.enter(id, ticket);
+        }
+        None
+    }
+
+    fn renew(&mut self, elements: &[(usize, u64)]) -> Answer {
+        let mut answer = Answer::new("renewals");
+        for (id, lease_ms) in elements {
+            if self.holds_id(*id) {
+                self.extend(*id, self.now_ms() + lease_ms);
+                answer = answer.and("renewed").about(self.deadline(*id) - self.now_ms());
+            } else {
+                answer = answer.and("not held").and(self.why_not_held(*id));
+            }
+        }
+        answer
+    }
+
+    fn release(&mut self, id: usize, late: bool, at_least_ms: u64) -> Answer {
+        if !late && at_least_ms == 0 && self.release_quickly(id) {
+            return Answer::new("released").again(false);
+        }
+        self.sweep();
+        let answer = if self.cools(id) {
+            Answer::new("released")
+        } else if self.holds_id(id) {
+            self.drop_hold(Member::held(id), at_least_ms);
+            Answer::new("released")
+        } else if let Some(position) = self.position(id) {
+            let answer = Answer::new("left").exact(position as u64).about(self.left_ms());
+            self.leave(id);
+            match self.who_holds() {
+                Some((holder, since_ms)) => answer.exact(holder as u64).exact(since_ms),
+                None => answer.and("nobody"),
+            }
+        } else {
+            Answer::new("not held").and(self.why_not_held(id))
+        };
+        if late {
+            self.mark_for_a_minute((false, id));
+        }
+        let again = self.settle(&[]);
+        answer.again(again)
+    }
+
+    fn release_many(&mut self, elements: &[(Named, bool, u64)]) -> Answer {
+        self.sweep();
+        let mut answer = Answer::new("many");
+        for (named, late, at_least_ms) in elements {
+            let ended = match named {
+                Named::Id(id) => self.finish(*id, *at_least_ms),
+                Named::Owner(owner) => {
+                    // The answer is the last one's; those of one owner are all live.
+                    let entries = self.entries_of(*owner).into_iter();
+                    entries.map(|id| self.finish(id, *at_least_ms)).last().unwrap_or(Err("absent"))
+                }
+            };
+            answer = match ended {
+                Ok(()) => answer.and("released"),
+                Err(why) => answer.and("not held").and(why),
+            };
+            if *late {
+                self.mark_for_a_minute(match named {
+                    Named::Id(id) => (false, *id),
+                    Named::Owner(owner) => (true, *owner),
+                });
+            }
+        }
+        let again = self.settle(&[]);
+        answer.again(again)
+    }
+
+    fn finish(&mut self, id: usize, at_least_ms: u64) -> Result<(), &'static str> {
+        if self.cools(id) {
+            return Ok(());
+        }
+        if !self.holds_id(id) {
+            return Err(self.why_not_held(id));
+        }
+        self.drop_hold(Member::held(id), at_least_ms);
+        Ok(())
+    }
+
+    fn set_limit(&mut self, limit: u32) -> Answer {
+        self.sweep();
+        self.set_up(limit);
+        self.holds.of.limit = Some(limit);
+        self.holds.ends_ms = self.holds.ends_ms.max(self.now_ms() + KEEP_LIMIT_MS);
+        let again = self.settle(&[]);
+        Answer::new("set").again(again)
+    }
+
+    fn force(&mut self, members: &[Member]) -> Answer {
+        self.sweep();
+        let mut count = 0;
+        for member in members {
+            if self.is_live(*member) {
+                self.mark(Mark::Forced(*member));
+                self.gone.ends_ms = self.gone.ends_ms.max(self.now_ms() + GONE_MS);
+                self.drop_hold(*member, 0);
+                let Member { id, cooling } = *member;
+                self.push(id, Push::Forced { id, cooling });
+                count += 1;
+            } else if self.gone.of.contains_key(&Mark::Forced(*member)) {
+                count += 1;
+            }
+        }
+        let again = self.settle(&[]);
+        Answer::new("ended").exact(count).again(again)
+    }
+
+    fn inspect(&mut self, most: u32) -> Answer {
+        self.sweep();
+        let answer = Answer::new("found").again(self.unswept).exact(self.queue.of.len() as u64);
+        let (used, limit) = (self.holds.of.used, self.holds.of.limit);
+        let answer = answer.exact(used.unwrap_or(0).into()).exact(limit.unwrap_or(0).into());
+        self.live().into_iter().take(most as usize).fold(answer, |answer, member| {
+            let word = if member.cooling { "cooling" } else { "held" };
+            let since_ms = self.notes.of.of.get(&member).map_or(0, |note| note.since_ms);
+            let answer = answer.and(word).exact(member.id as u64);
+            let answer = answer.exact(self.weight_of(member).into()).exact(self.ends_at(member));
+            answer.exact(since_ms)
+        })
+    }
+}
+
+/// Whether there is room for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    Now,
+    Later,
+    Never,
+}
