@@ -13,7 +13,7 @@ ARGV[5]  mark_ms   number: how long the ends of the earlier ones are remembered
 
 returns {1, token, left_ms, now_us, weight}   adopted, now or by an earlier copy of this call; token is 0
 returns {0, why, now_us}                      not held by that owner: 0 absent
-returns {4, now_us}                           cancelled before it arrived
+returns {4, now_us}                           cancelled before it arrived, or ended since
 ]]
 local holds, gone, notes = KEYS[1], KEYS[2], KEYS[3]
 local id, owner, note, lease_ms, mark_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -36,7 +36,8 @@ end
 
 redis.call('ZREMRANGEBYRANK', gone, 0, -10001)
 if not holds_id(id) then
-  if is_gone(id) or cools(id) then return { 4, now_text } end
+  -- One that was there and has ended is in the sum still: it is not made once more.
+  if is_gone(id) or cools(id) or redis.call('ZSCORE', holds, id) then return { 4, now_text } end
   local earlier = entries_of(owner)
   if #earlier == 0 then return { 0, 0, now_text } end
   local weight, first, latest = 0, now_ms, now_ms + lease_ms

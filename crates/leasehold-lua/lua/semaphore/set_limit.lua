@@ -25,6 +25,7 @@ local wait_ms = 0 -- nobody enters a queue here
 
 redis.call('ZREMRANGEBYRANK', gone, 0, -10001)
 read_hold()
+set_up(limit)
 redis.call('ZADD', holds, text(limit), '#l')
 if redis.call('PTTL', holds) < keep_ms then redis.call('PEXPIREAT', holds, text(now_ms + keep_ms)) end
 return { settle({}), now_text }

@@ -13,7 +13,7 @@ ARGV[4]  note   text: description of its holder, opaque here
 returns {1, left_ms, now_us}   split, now or by an earlier copy of this call
 returns {0, why, now_us}       the old one is not held: 0 absent, 2 forced away
 returns {2, weight, now_us}    nothing would be left of it; it has this weight
-returns {4, now_us}            cancelled before this call arrived
+returns {4, now_us}            cancelled before this call arrived, or ended since
 ]]
 local holds, gone, notes = KEYS[1], KEYS[2], KEYS[3]
 local old, id, owner, note = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -25,7 +25,8 @@ local old, id, owner, note = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 redis.call('ZREMRANGEBYRANK', gone, 0, -10001)
 if not holds_id(id) then
-  if is_gone(id) or cools(id) then return { 4, now_text } end
+  -- One that was there and has ended is in the sum still: it is not made once more.
+  if is_gone(id) or cools(id) or redis.call('ZSCORE', holds, id) then return { 4, now_text } end
   local deadline = holds_id(old)
   if not deadline then return { 0, why_not_held(old), now_text } end
   local weight, part = weight_of(old), weight_of(id)

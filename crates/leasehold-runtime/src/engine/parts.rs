@@ -210,8 +210,11 @@ impl Splitting {
                 self.ended_unless(answer.doubtful);
                 Err(state.loss(reason).into())
             }
-            // Only the end of the session ends the part before it is there.
-            Ok(SplitReply::Cancelled) => Err(state.loss(LostReason::Shutdown).into()),
+            // The session ended it, or it ended by itself before a repeated call was answered.
+            Ok(SplitReply::Cancelled) => Err(match state.lost() {
+                Some(reason) => state.loss(reason).into(),
+                None => self.unknown(BackendError::timed_out()),
+            }),
             Err(error) => Err(self.unknown(error.into())),
         }
     }
