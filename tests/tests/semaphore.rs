@@ -192,7 +192,7 @@ async fn permits_are_released_by_their_ids_and_adopted_by_their_owner() {
     let given = here.many(2).acquire().await.unwrap().detach();
     let kept = here.acquire().await.unwrap();
     let report = there.release_by(&[given.clone(), Owner::new()]).await.unwrap();
-    assert_eq!(report.released, [given.clone()]);
+    assert_eq!(report.released, std::slice::from_ref(&given));
     assert_eq!(report.lost.len(), 1);
     assert!(!report.is_clean() && report.unknown.is_empty());
     assert_eq!(seen(&there).await, (5, 1, 0));
