@@ -14,6 +14,7 @@
 //! - [`acl`]: users with the rights that a lock needs, or fewer; [`refused`]: what the types refuse.
 //! - [`cost`]: client commands of anything that can be held.
 //! - [`mod@latch`]: the same for suites of the latch.
+//! - [`mod@rwlock`]: the same for suites of the read-write lock.
 //! - [`measure`]: figures of a measurement.
 //! - [`eventually`]: waits for a fact; tests use it where they would sleep.
 //! - [`rounds`]: how often a long loop runs, with and without `scripts/test --soak`.
@@ -32,10 +33,12 @@ pub mod fake;
 pub mod history;
 pub mod latch;
 pub mod measure;
+pub mod permits;
 mod poll;
 pub mod proxy;
 pub mod refused;
 pub mod rig;
+pub mod rwlock;
 pub mod scene;
 mod server;
 mod soak;

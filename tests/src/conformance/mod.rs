@@ -65,11 +65,15 @@ mod mutex;
 pub mod reentrant;
 mod rig;
 mod run;
+mod rwlock;
+mod semaphore;
 mod site;
 
 pub use holdable::{Hold, Holdable, Lease, Reentrant};
 pub use rig::{Client, Rig};
 pub use run::{check, failure_of};
+pub use rwlock::{Reading, Writing};
+pub use semaphore::AllPermits;
 pub use site::{KeyEvents, Site, Standalone};
 
 use std::time::Duration;
