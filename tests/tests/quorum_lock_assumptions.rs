@@ -44,7 +44,8 @@ impl Barely {
         let farm = Farm::start(5);
         let (proxies, sessions) = farm.proxies().await;
         let lock = lock(&sessions, patient(lease));
-        lock.acquire().await.unwrap().release().await.unwrap();
+        let first = lock.acquire().await.expect("five of five");
+        first.release().await.expect("held");
         for proxy in &proxies[3..] {
             cut_off(proxy);
         }

@@ -47,11 +47,11 @@ local function token_of(id)
   return minted
 end
 
--- Where nobody holds, notes are what a lost key left behind: nobody else would clear them away.
+-- Where nobody holds, notes are what a lost key left behind: nobody else would clear them away. As in the semaphore, a
+-- DEL only of something.
 local function take(id, owner, note, ms, minted)
-  if redis.call('EXISTS', holds) == 0 and type(redis.pcall('HLEN', notes)) == 'number' then
-    redis.call('DEL', notes)
-  end
+  local stale = redis.call('EXISTS', holds) == 0 and redis.pcall('HLEN', notes)
+  if type(stale) == 'number' and stale > 0 then redis.call('DEL', notes) end
   add(id, now_ms, minted, owner, note, now_ms + ms)
 end
 

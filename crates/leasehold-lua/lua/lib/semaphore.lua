@@ -29,10 +29,12 @@ function cool(id)
 end
 
 -- The limit is the server's: the first use sets it, later ones only keep it. Where it was lost the permits were lost
--- with it, and nobody would clear their notes away.
+-- with it, and nobody would clear their notes away. Only if there are some: a DEL of nothing is a write too, and would
+-- switch off the refusal of what comes after it at maxmemory.
 local function set_up(limit)
   if redis.call('ZSCORE', holds, '#l') then return end
-  if type(redis.pcall('HLEN', notes)) == 'number' then redis.call('DEL', notes) end
+  local stale = redis.pcall('HLEN', notes)
+  if type(stale) == 'number' and stale > 0 then redis.call('DEL', notes) end
   redis.call('ZADD', holds, text(limit), '#l')
   lasts(now_ms + idle_ms)
 end
