@@ -11,6 +11,8 @@
 //!   by a latch; one process is killed, and its shards are imported again.
 //! * `api_limit` (`src/bin/api_limit/`): a fleet that calls a server within what it allows at a time, by a semaphore; one
 //!   process is killed with its permits, and the limit is raised.
+//! * `config_reload` (`src/bin/config_reload/`): many processes read a configuration of two files, one replaces it, by a
+//!   read-write lock; one is killed while it reads.
 //!
 //! What they share: [`program`] (a session that is shut down on every way out, interruption, exit status), [`crew`] (worker
 //! processes, one of which is killed), [`board`] (what moves on a terminal), [`database`].

@@ -216,7 +216,7 @@ impl<'a> Fleet<'a> {
         self.board.show(
             0,
             format!(
-                "the server allows {limit}, {} permits of {} are out, {} tasks wait, {} calls refused",
+                "{limit} allowed, {} of {} permits out, {} tasks wait, {} refused",
                 usage.used,
                 usage.limit,
                 usage.waiting,
