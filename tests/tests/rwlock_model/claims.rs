@@ -35,7 +35,8 @@ pub(crate) struct Heard<'a> {
     pub(crate) pushes: &'a [(usize, Push)],
     /// The last token after it, as the server has it.
     pub(crate) last_token: u64,
-    /// What the server noted of each hold.
+    /// Which holds there are, and what the server noted of each.
+    pub(crate) holds: &'a BTreeMap<Member, u64>,
     pub(crate) notes: &'a BTreeMap<Member, Note>,
     pub(crate) now_ms: u64,
     pub(crate) slack_ms: u64,
@@ -184,9 +185,13 @@ impl Claims {
                 // A resend of an adoption finds itself and says nothing about others.
                 if !self.live.contains_key(id) {
                     let side = world.writes(*id);
-                    let taken = |claim: &Claim| claim.owner == *owner && claim.writes == side;
-                    self.live.retain(|_, claim| !taken(claim));
-                    self.ended.retain(|_, claim| !taken(claim));
+                    // Where the notes were lost, some of them may stand beside the adopted one.
+                    let taken = |id: &usize, claim: &Claim| {
+                        let stays = heard.holds.contains_key(&Member::Id(*id));
+                        claim.owner == *owner && claim.writes == side && !stays
+                    };
+                    self.live.retain(|id, claim| !taken(id, claim));
+                    self.ended.retain(|id, claim| !taken(id, claim));
                 }
                 Ok(vec![heard.granted(*id, token, left_ms)])
             }

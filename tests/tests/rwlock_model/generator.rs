@@ -5,7 +5,7 @@ use proptest::sample::{select, subsequence};
 use proptest::strategy::Union;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::bench::{INBOXES, KEYS};
+use super::bench::{INBOXES, KEYS, Key};
 use super::model::ReadWrite;
 use super::reference::Mark;
 use super::request::{AT_LEAST_MS, Attempt, Bounds, Floor, Named, Scene, Step, Ticket, World};
@@ -38,28 +38,32 @@ impl ReferenceStateMachine for ReadWrite {
             prop::bool::weighted(0.4),
         );
         let attempts = proptest::collection::vec(attempt, ACQUIRED + HEIRS);
-        let world = (attempts, select(vec![4_000, 10_000]), any::<bool>(), any::<bool>());
-        let world = world.prop_map(|(attempts, wait_ms, short_memory, small_bounds)| World {
-            acquisitions: attempts
-                .into_iter()
-                .enumerate()
-                .map(|(number, (lease_ms, shared, inbox, writes))| Attempt {
-                    lease_ms,
-                    owner: shared.unwrap_or(OWN + number),
-                    inbox,
-                    writes: if number < ACQUIRED { writes } else { number % 2 == 0 },
-                })
-                .collect(),
-            wait_ms,
-            fence_ms: if short_memory { 20_000 } else { 3_600_000 },
-            small_bounds,
-            bounds: if small_bounds { SMALL } else { REAL },
-        });
+        let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+        let world = (attempts, select(vec![4_000, 10_000]), flags);
+        let world =
+            world.prop_map(|(attempts, wait_ms, (calm, short_memory, small_bounds))| World {
+                calm,
+                acquisitions: attempts
+                    .into_iter()
+                    .enumerate()
+                    .map(|(number, (lease_ms, shared, inbox, writes))| Attempt {
+                        lease_ms,
+                        owner: shared.unwrap_or(OWN + number),
+                        inbox,
+                        writes: if number < ACQUIRED { writes } else { number % 2 == 0 },
+                    })
+                    .collect(),
+                wait_ms,
+                fence_ms: if short_memory { 20_000 } else { 3_600_000 },
+                small_bounds,
+                bounds: if small_bounds { SMALL } else { REAL },
+            });
         world.prop_map(|world| Self::new(Scene::new(world, START_US))).boxed()
     }
 
     fn transitions(model: &Self) -> BoxedStrategy<Step> {
         let scene = &model.scene;
+        let calm = scene.reference.world.calm;
         let held = !scene.reference.listed().is_empty();
         let ended = !scene.reference.ended_ids().is_empty();
         prop_oneof![
@@ -70,7 +74,7 @@ impl ReferenceStateMachine for ReadWrite {
             if held { 12 } else { 2 } => exchange(scene),
             2 => (0..4_usize).prop_map(|which| Step::ExchangeAgain { which }),
             if held { 6 } else { 2 } => adopt(scene),
-            4 => named().prop_map(|named| Step::Force { named }),
+            if calm { 1 } else { 4 } => named().prop_map(|named| Step::Force { named }),
             2 => Just(Step::Inspect),
             1 => (0..5_u32).prop_map(|most| Step::Queue { most }),
             7 => select(vec![100, 900, 2_100, 4_300, 11_000, 45_000, 61_000])
@@ -80,6 +84,7 @@ impl ReferenceStateMachine for ReadWrite {
             5 => (0..INBOXES, prop::bool::weighted(0.6))
                 .prop_map(|(inbox, alive)| Step::Inbox { inbox, alive }),
             2 => select(KEYS.to_vec()).prop_map(|key| Step::Lose { key }),
+            if calm && held { 2 } else { 1 } => Just(Step::Lose { key: Key::Notes }),
             1 => Just(Step::FlushScripts),
         ]
         .boxed()
@@ -129,11 +134,15 @@ fn holding(scene: &Scene) -> Vec<usize> {
     (0..ACQUIRED + HEIRS).filter(|id| scene.reference.holds(*id)).collect()
 }
 
+/// Holds whose notes were lost.
+fn undescribed(scene: &Scene) -> Vec<usize> {
+    holding(scene).into_iter().filter(|id| scene.reference.owner_of(*id).is_none()).collect()
+}
+
 /// Fresh or waiting, although its owner holds: it may join.
 fn joining(scene: &Scene) -> Vec<usize> {
-    let owners: Vec<_> =
-        holding(scene).into_iter().map(|id| scene.reference.owner_of(id)).collect();
-    acquired(|id| !scene.reference.holds(id) && owners.contains(&scene.reference.owner_of(id)))
+    let owners: Vec<_> = holding(scene).into_iter().map(|id| scene.owner_of(id)).collect();
+    acquired(|id| !scene.reference.holds(id) && owners.contains(&scene.owner_of(id)))
 }
 
 /// Cancelled before, whether that is still remembered or not.
@@ -173,6 +182,7 @@ fn acquire(scene: &Scene) -> BoxedStrategy<Step> {
         (3, sent(scene)),
         (2, scene.reference.queue.ids()),
         (1, acquired(|id| scene.reference.holds(id))),
+        (4, undescribed(scene)),
         (3, cancelled(scene)),
         (5, joining(scene)),
     ]);
@@ -220,13 +230,16 @@ fn release(scene: &Scene) -> BoxedStrategy<Step> {
         (10, holding(scene)),
         (4, scene.reference.queue.ids()),
         (3, sent(scene)),
+        (3, scene.reference.ended_ids()),
+        (3, undescribed(scene)),
         (3, acquired(|id| scene.reference.cools(id))),
         // Cancelled before its acquire arrives, or before an exchange does.
         (2, fresh(scene)),
         (1, heirs(|_| true)),
     ]);
     let at_least = prop_oneof![3 => Just(AT_LEAST_MS[0]), 1 => select(AT_LEAST_MS.to_vec())];
-    (id, prop::bool::weighted(0.3), at_least, floor())
+    let late = prop::bool::weighted(if scene.reference.world.calm { 0.03 } else { 0.4 });
+    (id, late, at_least, floor())
         .prop_map(|(id, late, at_least_ms, floor)| Step::Release { id, late, at_least_ms, floor })
         .boxed()
 }
@@ -246,7 +259,7 @@ fn renew(scene: &Scene) -> BoxedStrategy<Step> {
 
 /// From a hold to an heir of the other side.
 fn exchange(scene: &Scene) -> BoxedStrategy<Step> {
-    let old = one_of(vec![(12, holding(scene)), (1, sent(scene))]);
+    let old = one_of(vec![(12, holding(scene)), (12, undescribed(scene)), (1, sent(scene))]);
     let world = scene.reference.world.clone();
     let fresh = heirs(|id| !scene.sent.contains(&id));
     let heir = move |old: usize| {

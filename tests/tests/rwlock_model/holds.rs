@@ -50,10 +50,9 @@ impl Reference {
         ids.filter(|id| !self.holds(*id)).collect()
     }
 
-    /// Whose it is, as the server knows; else whose it is to be.
-    pub(crate) fn owner_of(&self, id: usize) -> usize {
-        let noted = self.note(Member::Id(id)).and_then(|note| note.owner);
-        noted.unwrap_or(self.world.acquisitions[id].owner)
+    /// Whose it is, as the server knows.
+    pub(crate) fn owner_of(&self, id: usize) -> Option<usize> {
+        self.note(Member::Id(id)).and_then(|note| note.owner)
     }
 
     pub(super) fn entries_of(&self, owner: usize) -> Vec<usize> {

@@ -96,8 +96,9 @@ impl Model for ReadWrite {
         }
         let now_ms = at_us / 1_000;
         let last_token = snapshot.token.unwrap_or(0);
-        let (notes, pushed) = (&snapshot.notes, &pushes);
-        let heard = Heard { request, reply, pushes: pushed, last_token, notes, now_ms, slack_ms };
+        let (holds, notes, pushed) = (&snapshot.holds, &snapshot.notes, &pushes);
+        let heard =
+            Heard { request, reply, pushes: pushed, last_token, holds, notes, now_ms, slack_ms };
         self.claims.hear(&self.scene.reference.world, &heard)?;
         self.invariants(&snapshot, now_ms, slack_ms)?;
         if answer.again == Some(false) && !matches!(request, Request::Force { .. }) {
@@ -140,10 +141,11 @@ impl ReadWrite {
         }
         self.no_stranger_beside_a_writer(keys, &ids)?;
         if !self.notes_lost {
-            let mut holds = ids.iter().filter(|member| **member != Member::Writing);
-            if let Some(without) = holds.find(|member| !keys.notes.contains_key(member)) {
+            let holds: Vec<_> = ids.iter().filter(|member| **member != Member::Writing).collect();
+            if let Some(without) = holds.iter().find(|member| !keys.notes.contains_key(member)) {
                 return Err(format!("{without:?} has no note"));
             }
+            let latest = holds.iter().map(|member| keys.holds[member]).max().unwrap_or(0);
             if !keys.notes.is_empty() && keys.ends_ms[5] + slack_ms < latest {
                 return Err(format!("notes end at {}, holds at {latest}", keys.ends_ms[5]));
             }
@@ -226,10 +228,9 @@ impl ReadWrite {
         let same_ids = keys.timeouts.keys().copied().eq(keys.waiting());
         let same_ends = keys.ends_ms[1].abs_diff(keys.ends_ms[2]) <= slack_ms;
         self.orphans = left_behind || (self.orphans && !(same_ids && same_ends));
-        let now_us = self.reference().now_us;
-        let live = keys.holds.iter().filter(|(_, end)| **end > now_us / 1_000);
-        let mut ids = live.map(|(member, _)| member).filter(|member| **member != Member::Writing);
-        self.notes_lost &= ids.any(|member| !keys.notes.contains_key(member));
+        // What has ended counts too: a clock that goes back brings it to life.
+        let mut holds = keys.holds.keys().filter(|member| **member != Member::Writing);
+        self.notes_lost &= holds.any(|member| !keys.notes.contains_key(member));
         Ok(())
     }
 }

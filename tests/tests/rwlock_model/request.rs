@@ -1,6 +1,6 @@
 //! What clients send, and the world that they live in.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_lua::wire::acquisition_id;
 use leasehold_lua::{Acquisition, Call, Keys, Mode, Settings, Share, Terms, mutex, rwlock};
@@ -27,6 +27,8 @@ pub(crate) struct Attempt {
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     pub(crate) acquisitions: Vec<Attempt>,
+    /// Hardly anything is cancelled: the usual cases are usual.
+    pub(crate) calm: bool,
     pub(crate) wait_ms: u64,
     pub(crate) fence_ms: u64,
     /// The scripts' bounds: as they are, or so small that a case reaches them.
@@ -277,6 +279,8 @@ pub(crate) struct Scene {
     /// Old, new and owner of each exchange that was asked for.
     pub(crate) exchanges: Vec<(usize, usize, usize)>,
     ended: BTreeSet<Member>,
+    /// Of holds that came from another: whose that was.
+    owners: BTreeMap<usize, usize>,
 }
 
 impl Scene {
@@ -289,7 +293,13 @@ impl Scene {
             tokens: BTreeSet::new(),
             exchanges: Vec::new(),
             ended: BTreeSet::new(),
+            owners: BTreeMap::new(),
         }
+    }
+
+    /// As its client knows it, whatever the server has lost.
+    pub(crate) fn owner_of(&self, id: usize) -> usize {
+        self.owners.get(&id).copied().unwrap_or(self.reference.world.acquisitions[id].owner)
     }
 
     pub(crate) fn action(&self, step: &Step, now_us: u64) -> Action<Request> {
@@ -323,17 +333,17 @@ impl Scene {
                 Action::Send(Request::Release { id, late, at_least_ms, floor: floor(&f) })
             }
             Step::Exchange { old, id, floor: f } => {
-                let owner = self.reference.owner_of(old);
+                let owner = self.owner_of(old);
                 Action::Send(Request::Exchange { old, id, owner, floor: floor(&f) })
             }
             Step::ExchangeAgain { which } => match self.exchanges.get(which) {
-                Some(&(old, id, owner)) => {
+                Some(&(old, id, owner)) if owner == self.owner_of(old) => {
                     Action::Send(Request::Exchange { old, id, owner, floor: 0 })
                 }
-                None => Action::Send(Request::Inspect),
+                Some(_) | None => Action::Send(Request::Inspect),
             },
             Step::Adopt { id, owner_of } => {
-                let owner = self.reference.owner_of(owner_of);
+                let owner = self.owner_of(owner_of);
                 Action::Send(Request::Adopt { id, owner, floor: 0 })
             }
             Step::Force { named } => {
@@ -368,6 +378,9 @@ impl Scene {
     /// Keeps what the clients of a request learnt from its answer.
     pub(crate) fn learn(&mut self, request: &Request) {
         self.tokens.extend(self.reference.last_token());
+        if let Request::Exchange { id, .. } | Request::Adopt { id, .. } = request {
+            self.owners.extend(self.reference.owner_of(*id).map(|owner| (*id, owner)));
+        }
         for id in request.ids() {
             self.sent.insert(id);
             if let Some(ticket) = self.reference.queue.ticket(id) {
