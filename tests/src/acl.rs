@@ -57,6 +57,9 @@ pub const LATCH_COMMANDS: &[&str] = &[
     "zremrangebyrank",
 ];
 
+/// The commands that a fair lock needs: its operator's cancel needs none that the mutex does not.
+pub const FAIR_LOCK_COMMANDS: &[&str] = MUTEX_COMMANDS;
+
 /// The rule of a user that may do what a mutex of sessions with this prefix needs, and nothing else:
 /// what stands behind `ACL SETUSER <name> on >password`.
 #[must_use]

@@ -1,7 +1,7 @@
 //! A process of its own that locks: killed, frozen and ended as no task can be.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -41,6 +41,29 @@ impl Worker {
         let mut worker = Self { child, orders, answers };
         assert_eq!(worker.hear().await, "ready");
         worker
+    }
+
+    /// A program that runs this one with a wall clock that is so far off, by the library that shifts a server's.
+    #[must_use]
+    pub fn with_wall_clock(program: &str, folder: &Path, name: &str, shift_s: i64) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let (library, offset) =
+            (folder.join(format!("{name}.so")), folder.join(format!("{name}.offset")));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/shim/clock.c");
+        let built =
+            Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
+        assert!(built.expect("a C compiler named cc").success());
+        std::fs::write(&offset, (shift_s * 1_000_000).to_ne_bytes()).expect("the test's folder");
+        let script = format!(
+            "#!/bin/sh\nLD_PRELOAD='{}' LEASEHOLD_CLOCK_OFFSET='{}' exec '{program}' \"$@\"\n",
+            library.display(),
+            offset.display(),
+        );
+        let wrapped = folder.join(name);
+        std::fs::write(&wrapped, script).expect("the test's folder");
+        let executable = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(&wrapped, executable).expect("the test's folder");
+        wrapped
     }
 
     /// Gives an order without waiting for its answer. A frozen process finds it when it goes on.

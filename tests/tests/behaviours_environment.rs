@@ -2,8 +2,6 @@
 //! keys, clocks. One test a row, named after it. Rights are in `acl.rs`, refusals in `fake_server.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +16,7 @@ use leasehold_tests::scene::{
 use leasehold_tests::{Server, Worker, eventually, rounds};
 use redis::AsyncCommands;
 
+const WORKER: &str = env!("CARGO_BIN_EXE_mutex_worker");
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 /// For two cores that build something meanwhile.
@@ -356,38 +355,14 @@ async fn b117_a_hold_that_a_failover_lost_is_told_and_fenced() {
     assert!(second.is_held() && second.fencing_token() > first.fencing_token());
 }
 
-/// A worker whose wall clock differs, by the library that shifts a server's.
-fn wrap_with_clock(folder: &Path, name: &str, shift_s: i64) -> std::path::PathBuf {
-    use std::os::unix::fs::PermissionsExt;
-    let (library, offset) =
-        (folder.join(format!("{name}.so")), folder.join(format!("{name}.offset")));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/shim/clock.c");
-    let built =
-        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
-    assert!(built.expect("a C compiler named cc").success());
-    std::fs::write(&offset, (shift_s * 1_000_000).to_ne_bytes()).expect("a folder of the test");
-    let script = format!(
-        "#!/bin/sh\ndate +%s >'{}'\nLD_PRELOAD='{}' LEASEHOLD_CLOCK_OFFSET='{}' exec '{}' \"$@\"\n",
-        folder.join(format!("{name}.started")).display(),
-        library.display(),
-        offset.display(),
-        env!("CARGO_BIN_EXE_mutex_worker")
-    );
-    let program = folder.join(name);
-    std::fs::write(&program, script).expect("a folder of the test");
-    let executable = std::fs::Permissions::from_mode(0o700);
-    std::fs::set_permissions(&program, executable).expect("a folder of the test");
-    program
-}
-
 /// Order, expiry and tokens are the server's: two clients whose clocks are ten minutes apart.
 #[tokio::test]
 async fn b87_the_clocks_of_the_clients_do_not_matter() {
     let server = Server::start();
     let folder = tempfile::tempdir().unwrap();
     let (ahead, behind) = (
-        wrap_with_clock(folder.path(), "ahead", 300),
-        wrap_with_clock(folder.path(), "behind", -300),
+        Worker::with_wall_clock(WORKER, folder.path(), "ahead", 300),
+        Worker::with_wall_clock(WORKER, folder.path(), "behind", -300),
     );
     let mut connection = server.connection().await;
     let mut tokens = Vec::new();
