@@ -272,6 +272,7 @@ pub(crate) fn mark_name(world: &World, mark: Mark) -> String {
         Mark::Gone((false, id)) => world.id(id),
         Mark::Gone((true, owner)) => owner_name(owner),
         Mark::Forced(member) => format!("forced|{}", member.name(world)),
+        Mark::Merged(kept, merged) => format!("merged|{}|{}", world.id(kept), world.id(merged)),
     }
 }
 

@@ -160,7 +160,7 @@ fn changed(reference: &Reference) -> Vec<usize> {
 fn cancelled(reference: &Reference) -> Vec<usize> {
     let id = |mark: &Mark| match mark {
         Mark::Gone((false, id)) => Some(*id),
-        Mark::Gone(_) | Mark::Forced(_) => None,
+        Mark::Gone(_) | Mark::Forced(_) | Mark::Merged(..) => None,
     };
     reference.gone.of.keys().filter_map(id).collect()
 }
@@ -338,7 +338,7 @@ fn force(scene: &Scene) -> BoxedStrategy<Step> {
     let live = scene.reference.live();
     let ended = scene.reference.gone.of.keys().filter_map(|mark| match mark {
         Mark::Forced(member) => Some(*member),
-        Mark::Gone(_) => None,
+        Mark::Gone(_) | Mark::Merged(..) => None,
     });
     let lists = [(6, live), (2, ended.collect::<Vec<_>>())];
     let known = lists.into_iter().filter(|(_, members)| !members.is_empty());

@@ -54,6 +54,8 @@ pub(crate) struct Permit {
 pub(crate) enum Mark {
     Gone(Gone),
     Forced(Member),
+    /// The first one stayed, the second one became a part of it.
+    Merged(usize, usize),
 }
 
 /// An ended acquisition, or (true) an owner that a release named with a late mark.

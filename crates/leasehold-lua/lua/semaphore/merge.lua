@@ -20,10 +20,14 @@ local kept, merged, mark_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 --#include shares
 --#include semaphore
 
+-- Only of a merge into this one: other ways to end leave a mark of the id alone (an adoption, a late cancel).
+local made = 'merged|' .. kept .. '|' .. merged
+local function merged_before() return redis.call('ZSCORE', gone, made) end
+
 redis.call('ZREMRANGEBYRANK', gone, 0, -10001)
 local deadline = holds_id(merged)
 if not holds_id(kept) then
-  local which = (not deadline and is_gone(merged)) and 3 or 1
+  local which = (not deadline and merged_before()) and 3 or 1
   return { 0, which, why_not_held(kept), now_text }
 end
 if deadline then
@@ -39,10 +43,11 @@ if deadline then
   redis.call('HDEL', notes, merged)
   if merged_owner then keep_entries(merged_owner, entries_of(merged_owner)) end
   extend(kept, deadline)
-  -- A late copy of whatever made it finds the mark, and so does a copy of this call.
-  redis.call('ZADD', gone, text(now_ms + mark_ms), merged)
+  -- A late copy of whatever made it finds the first mark, a copy of this call the second.
+  local mark_until = text(now_ms + mark_ms)
+  redis.call('ZADD', gone, mark_until, merged, mark_until, made)
   redis.call('PEXPIRE', gone, mark_ms)
-elseif not is_gone(merged) then
+elseif not merged_before() then
   return { 0, 2, why_not_held(merged), now_text }
 end
 return { 1, weight_of(kept), left_of(kept), now_text }

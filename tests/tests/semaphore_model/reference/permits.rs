@@ -236,13 +236,14 @@ impl Reference {
     }
 
     pub(super) fn merge(&mut self, kept: usize, merged: usize) -> Answer {
-        let (holds, gone) = (self.holds_id(merged), self.is_gone(merged));
+        let made = Mark::Merged(kept, merged);
+        let (holds, before) = (self.holds_id(merged), self.gone.of.contains_key(&made));
         if !self.holds_id(kept) {
-            let both = !holds && gone;
+            let both = !holds && before;
             let answer = Answer::new(if both { "both ended" } else { "kept not held" });
             return answer.and(self.why_not_held(kept));
         }
-        if !holds && !gone {
+        if !holds && !before {
             return Answer::new("merged not held").and(self.why_not_held(merged));
         }
         if holds {
@@ -261,6 +262,7 @@ impl Reference {
                 .for_each(|owner| self.keep_entries(owner));
             self.forget_empty();
             self.extend(kept.id, deadline);
+            self.mark(made);
             self.mark_for_a_minute((false, merged.id));
         }
         let weight = self.weight_of(Member::held(kept));
