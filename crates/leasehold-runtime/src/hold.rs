@@ -32,6 +32,8 @@ pub(crate) struct HoldState {
     limited: AtomicBool,
     released: AtomicBool,
     lost: OnceLock<LostReason>,
+    /// What was said of it after it was released. If it was only lent, that is its loss when it comes back.
+    heard: OnceLock<LostReason>,
     ended: CancellationToken,
     /// What else ends with it.
     on_loss: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -57,6 +59,7 @@ impl HoldState {
             limited: AtomicBool::new(false),
             released: AtomicBool::new(false),
             lost: OnceLock::new(),
+            heard: OnceLock::new(),
             ended: CancellationToken::new(),
             on_loss: OnceLock::new(),
             events,
@@ -109,7 +112,14 @@ impl HoldState {
 
     /// Ends the hold for everybody who looks; the first reason stays.
     pub(crate) fn lose(&self, reason: LostReason) {
-        if self.released.load(Ordering::Acquire) || self.lost.set(reason).is_err() {
+        if self.released.load(Ordering::SeqCst) {
+            self.heard.set(reason).ok(); // The first stays.
+            // Taken back in between: one of the two sees what the other did, hence the strict order.
+            if self.released.load(Ordering::SeqCst) {
+                return;
+            }
+        }
+        if self.lost.set(reason).is_err() {
             return;
         }
         self.ended.cancel();
@@ -276,12 +286,17 @@ impl Hold {
         Ok(())
     }
 
-    /// It was not exchanged: looked after again, and renewed at once, which finds out what happened meanwhile.
+    /// It was not exchanged: looked after again, and renewed at once, which finds out what happened meanwhile. A loss that
+    /// was told meanwhile is its loss; a shutdown, after which nobody renews, is one too.
     pub(crate) fn taken_back(self) -> Self {
-        self.state.released.store(false, Ordering::Release);
         let shared = self.link.shared();
         shared.watchdog.arm(&self.state, Duration::ZERO, shared.settings.held_long_after);
         shared.poke.notify_one();
+        self.state.released.store(false, Ordering::SeqCst);
+        if let Some(reason) = self.state.heard.get() {
+            shared.watchdog.disarm(self.state.plan.uuid());
+            self.state.lose(*reason);
+        }
         self
     }
 
