@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use leasehold_runtime::engine::ExchangeError;
-use leasehold_runtime::{BackendError, Lost};
+use leasehold_runtime::{BackendError, Lost, Name};
 
 use crate::{ReadGuard, WriteGuard};
 
@@ -15,6 +15,8 @@ pub enum UpgradeError {
     /// Others hold it too. The read hold comes back as it was; a repeat succeeds once they have left. Two readers that both
     /// want to write must not both keep reading: one has to release.
     Refused(ReadGuard),
+    /// The read hold is of another lock, or of another session; it comes back as it was.
+    Foreign(ReadGuard),
     /// The read hold had ended, or Redis did not answer until it did. Nothing is held.
     Lost(Lost),
     /// Redis refused, or was not reached. The read hold comes back as it was.
@@ -30,6 +32,8 @@ pub enum UpgradeError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DowngradeError {
+    /// The write hold is of another lock, or of another session; it comes back as it was.
+    Foreign(WriteGuard),
     /// The write hold had ended, or Redis did not answer until it did. Nothing is held.
     Lost(Lost),
     /// Redis refused, or was not reached. The write hold comes back as it was.
@@ -45,6 +49,7 @@ impl From<ExchangeError<crate::Read>> for UpgradeError {
     fn from(error: ExchangeError<crate::Read>) -> Self {
         match error {
             ExchangeError::Refused(guard) => Self::Refused(guard),
+            ExchangeError::Foreign(guard) => Self::Foreign(guard),
             ExchangeError::Lost(lost) => Self::Lost(lost),
             ExchangeError::Backend { guard, source } => Self::Backend { guard, source },
         }
@@ -58,16 +63,22 @@ impl From<ExchangeError<crate::Write>> for DowngradeError {
             ExchangeError::Refused(guard) => {
                 Self::Backend { guard, source: BackendError::unexpected("a downgrade was refused") }
             }
+            ExchangeError::Foreign(guard) => Self::Foreign(guard),
             ExchangeError::Lost(lost) => Self::Lost(lost),
             ExchangeError::Backend { guard, source } => Self::Backend { guard, source },
         }
     }
 }
 
+fn foreign(f: &mut fmt::Formatter<'_>, name: &Name) -> fmt::Result {
+    write!(f, "the hold of {name} is of another lock, or of another session")
+}
+
 impl fmt::Display for UpgradeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(guard) => write!(f, "{} has other readers", guard.name()),
+            Self::Foreign(guard) => foreign(f, guard.name()),
             Self::Lost(lost) => lost.fmt(f),
             Self::Backend { guard, .. } => write!(f, "{} is not upgraded", guard.name()),
         }
@@ -77,6 +88,7 @@ impl fmt::Display for UpgradeError {
 impl fmt::Display for DowngradeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Foreign(guard) => foreign(f, guard.name()),
             Self::Lost(lost) => lost.fmt(f),
             Self::Backend { guard, .. } => write!(f, "{} is not downgraded", guard.name()),
         }
@@ -87,7 +99,7 @@ impl Error for UpgradeError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Backend { source, .. } => Some(source),
-            Self::Refused(_) | Self::Lost(_) => None,
+            Self::Refused(_) | Self::Foreign(_) | Self::Lost(_) => None,
         }
     }
 }
@@ -96,7 +108,7 @@ impl Error for DowngradeError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Backend { source, .. } => Some(source),
-            Self::Lost(_) => None,
+            Self::Foreign(_) | Self::Lost(_) => None,
         }
     }
 }

@@ -149,6 +149,7 @@ impl RwLock {
     /// It is sent until it is answered or the hold has ended, because until then nobody knows which of the two is held.
     ///
     /// # Errors
+    /// * [`Foreign`](DowngradeError::Foreign): the guard is of another lock, or of another session; it comes back.
     /// * [`Lost`](DowngradeError::Lost): the hold had ended, or Redis did not answer until it did.
     /// * [`Backend`](DowngradeError::Backend): Redis refused, or was not reached; the guard comes back.
     ///
@@ -168,6 +169,7 @@ impl RwLock {
     ///
     /// # Errors
     /// * [`Refused`](UpgradeError::Refused): others read too; the guard comes back.
+    /// * [`Foreign`](UpgradeError::Foreign): the guard is of another lock, or of another session; it comes back.
     /// * [`Lost`](UpgradeError::Lost): the hold had ended, or Redis did not answer until it did.
     /// * [`Backend`](UpgradeError::Backend): Redis refused, or was not reached; the guard comes back.
     ///

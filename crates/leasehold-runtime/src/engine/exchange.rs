@@ -20,6 +20,8 @@ use crate::session::{Link, Origin, arm};
 pub enum ExchangeError<M: Mode> {
     /// Somebody else is in the way. Nothing was changed.
     Refused(Guard<M>),
+    /// The hold is of another object, or of another session. Nothing was changed.
+    Foreign(Guard<M>),
     /// The hold had ended, or Redis did not answer until it did.
     Lost(Lost),
     /// Redis refused, or was not reached. Nothing was changed.
@@ -44,6 +46,9 @@ pub async fn exchange<M: Mode, N: Mode>(
     view: &View<N>,
     call: impl FnOnce(&[u8], leasehold_lua::Acquisition<'_>, Terms) -> Call,
 ) -> Result<Guard<N>, ExchangeError<M>> {
+    if !view.is_of(&guard.state().plan, guard.link()) {
+        return Err(ExchangeError::Foreign(guard));
+    }
     let plan = view.by(guard.owner()).plan();
     match Box::pin(run(guard.into_hold(), plan, call)).await {
         Ok(hold) => Ok(Guard::new(hold)),
@@ -170,6 +175,10 @@ impl Exchanging {
 
 impl Drop for Exchanging {
     fn drop(&mut self) {
+        // Which of the two holds is not known: to hear that this one does not is no loss.
+        if let Some(hold) = self.hold.take() {
+            hold.given_up();
+        }
         // I9: a copy may be under way, whatever was answered.
         if self.link.shared().registry.ending_if_waiting(self.plan.uuid()).is_some() {
             self.link.end(self.plan.clone(), true, Origin::Unheld);
