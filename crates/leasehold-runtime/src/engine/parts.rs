@@ -346,14 +346,17 @@ impl Merging {
             }
         };
         match MergeReply::decode(&answer.reply) {
-            Ok(MergeReply::Merged { left_ms, .. }) => {
+            Ok(MergeReply::Merged { weight, left_ms }) => {
                 let left = Duration::from_millis(left_ms).min(state.plan.options().lease);
                 let deadline = link.settings().drift.deadline_of_reply(answer.sent, left);
                 // The longest hold counts from the first grant. What the server counts may be more, where it kept a part
                 // that a guard does not know of; that part may still be taken away.
                 state.limit_to(lent.limit());
                 state.renewed_until(deadline.max(lent.deadline()));
-                state.weigh(state.weight() + lent.weight());
+                if link.shared().watchdog.look_again(state.plan.uuid()) {
+                    link.shared().poke.notify_one();
+                }
+                state.weigh((state.weight() + lent.weight()).min(weight));
                 other.exchanged();
                 Ok(kept)
             }

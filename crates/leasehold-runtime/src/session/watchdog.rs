@@ -159,6 +159,17 @@ impl Watchdog {
         failures
     }
 
+    /// Its deadline may be earlier than it was. Answers whether the thread has to wake earlier than it knew.
+    pub(crate) fn look_again(&self, uuid: Uuid) -> bool {
+        let mut wheel = self.wheel();
+        let Wheel { watched, due, wakes_by } = &mut *wheel;
+        let Some(watched) = watched.get_mut(&uuid) else { return false };
+        due.remove(&(watched.at, uuid));
+        watched.at = watched.next();
+        due.insert((watched.at, uuid));
+        watched.at < *wakes_by
+    }
+
     fn reschedule(&self, uuid: Uuid, change: impl FnOnce(&mut Watched)) {
         let mut wheel = self.wheel();
         let Wheel { watched, due, .. } = &mut *wheel;
