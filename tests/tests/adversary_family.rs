@@ -1,0 +1,142 @@
+//! What a hostile reader of the fair lock, the read-write lock, the semaphore and the latch tried: each test is a way to
+//! make one of them say more than it holds, lose something without a word, or stall.
+
+use std::time::Duration;
+
+use leasehold_rwlock::{RwLock, UpgradeError};
+use leasehold_semaphore::{AdoptError, Event, LostReason, MergeError, Options, Semaphore, Session};
+use leasehold_tests::scene::{SOON, Told, session};
+use leasehold_tests::{FaultProxy, Server, eventually};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+fn semaphore(session: &Session, options: Options) -> Semaphore {
+    Semaphore::new(session, "a", 3, options).expect("legal options")
+}
+
+fn lock(session: &Session, name: &str) -> RwLock {
+    RwLock::new(session, name, Options::default()).expect("legal options")
+}
+
+/// A session behind a proxy, and what it tells.
+async fn far(proxy: &FaultProxy) -> (Session, Told) {
+    let told = Told::default();
+    let builder = Session::builder(proxy.url()).expect("a URL");
+    (told.by(builder).connect().await.expect("a session"), told)
+}
+
+// I14: what another process adopted is not merged, and the permit that stays does not say that it has it. The mark that
+// an adoption leaves is not that of an earlier copy of the merge.
+#[tokio::test]
+async fn permit_that_was_adopted_elsewhere_is_not_merged() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(&server);
+    let ((one, _), two) = (far(&proxy).await, session(&server.url()).await);
+    let (here, there) = (semaphore(&one, Options::default()), semaphore(&two, Options::default()));
+    let (kept, other) = (here.acquire().await.unwrap(), here.acquire().await.unwrap());
+    proxy.drop_pushes(true);
+    let adopted = there.adopt(other.owner()).await.unwrap();
+    let Err(MergeError::Lost { lost, left: Some(kept) }) = here.merge(kept, other).await else {
+        panic!("merged, and held twice")
+    };
+    // By that answer; a push would have said NotOwner.
+    assert_eq!(lost.reason, LostReason::Expired);
+    assert_eq!((kept.weight(), adopted.weight()), (1, 1));
+    // The control: an owner that holds nothing any more is adopted by nobody.
+    kept.release().await.unwrap();
+    adopted.release().await.unwrap();
+    let owner = there.acquire().await.unwrap().detach();
+    assert!(there.release_by(std::slice::from_ref(&owner)).await.unwrap().is_clean());
+    assert!(matches!(here.adopt(&owner).await, Err(AdoptError::Lost(_))));
+}
+
+// I1, I20: a shutdown ends what is lent to an upgrade too; the guard that comes back knows it.
+#[tokio::test]
+async fn guard_of_a_refused_upgrade_is_not_held_after_a_shutdown() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(&server);
+    let ((one, _), two) = (far(&proxy).await, session(&server.url()).await);
+    let (here, there) = (lock(&one, "a"), lock(&two, "a"));
+    let reading = here.read().acquire().await.unwrap();
+    let other = there.read().acquire().await.unwrap();
+    // The scripts are known: one round trip each, a second long.
+    let Err(UpgradeError::Refused(reading)) = here.try_upgrade(reading).await else {
+        panic!("others read")
+    };
+    proxy.delay(SECOND / 2);
+    let (upgraded, ended) = tokio::join!(here.try_upgrade(reading), async {
+        tokio::time::sleep(SECOND / 10).await;
+        one.shutdown(SOON).await
+    });
+    ended.unwrap();
+    match upgraded {
+        Err(UpgradeError::Refused(reading)) => {
+            assert!(!reading.is_held());
+            assert_eq!(reading.lost().await, LostReason::Shutdown);
+        }
+        Err(UpgradeError::Lost(lost)) => assert_eq!(lost.reason, LostReason::Shutdown),
+        other => panic!("{other:?}"),
+    }
+    other.release().await.unwrap();
+    assert!(there.write().try_acquire().await.unwrap().is_some());
+}
+
+// Taken to another lock, a guard is refused: nothing is lost by a mistake that the call can see.
+#[tokio::test]
+async fn guard_of_another_lock_is_handed_back() {
+    let server = Server::start();
+    let (one, two) = (session(&server.url()).await, session(&server.url()).await);
+    let (here, another, there) = (lock(&one, "a"), lock(&one, "b"), lock(&two, "a"));
+    let reading = here.read().acquire().await.unwrap();
+    let Err(UpgradeError::Foreign(reading)) = another.try_upgrade(reading).await else {
+        panic!("it is of another lock")
+    };
+    let Err(UpgradeError::Foreign(reading)) = there.try_upgrade(reading).await else {
+        panic!("it is of another session")
+    };
+    assert!(reading.is_held() && here.is_locked().await.unwrap());
+    let Ok(writing) = here.try_upgrade(reading).await else { panic!("nobody else reads") };
+    writing.release().await.unwrap();
+}
+
+// A cry of loss means a loss: a change of sides that nobody waited for is none.
+#[tokio::test]
+async fn dropped_downgrade_is_no_loss() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(&server);
+    let (session, told) = far(&proxy).await;
+    let lock = lock(&session, "a");
+    for warm in [true, false] {
+        let writing = lock.write().acquire().await.unwrap();
+        if warm {
+            let Ok(reading) = lock.downgrade(writing).await else { panic!("it holds") };
+            reading.release().await.unwrap();
+            continue;
+        }
+        proxy.delay(100 * MS);
+        assert!(tokio::time::timeout(20 * MS, lock.downgrade(writing)).await.is_err());
+    }
+    eventually(SOON, "both are ended", async || session.statistics().tracked == 0).await;
+    assert!(!lock.is_locked().await.unwrap());
+    let losses = |event: &Event| matches!(event, Event::Lost { .. } | Event::ReleaseLost { .. });
+    assert_eq!(told.count(losses), 0, "{:?}", told.all());
+}
+
+// Two permits that are one end together: the earlier of their longest holds is kept, and told in time.
+#[tokio::test]
+async fn longest_hold_of_a_merged_permit_is_told_in_time() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(&server);
+    let (session, told) = far(&proxy).await;
+    // Renewed after a third of this, which is far too late to notice.
+    let long = semaphore(&session, Options::default().lease(60 * SECOND));
+    let kept = long.acquire().await.unwrap();
+    let short = Options::default().lease(SECOND).hold_at_most(2 * SECOND);
+    let other = semaphore(&session, short).acquire().await.unwrap();
+    let Ok(kept) = long.merge(kept, other).await else { panic!("both hold") };
+    let limits = |event: &Event| matches!(event, Event::HoldLimit { .. });
+    // Nobody looks at the guard: a look would find it by the clock.
+    eventually(SOON, "it is told", async || told.count(limits) == 1).await;
+    assert!(!kept.is_held());
+}
