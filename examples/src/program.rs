@@ -20,8 +20,8 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 /// It names none.
 pub fn redis_url() -> Result<String, Failure> {
     std::env::var("REDIS_URL").map_err(|_| {
-        "REDIS_URL is not set. Run the program by scripts/with-redis, which starts a server, \
-         or set it to redis://host:port/"
+        "REDIS_URL is not set. Run this by scripts/with-redis (the flash sale by scripts/demo), \
+         which starts a server, or set it to redis://host:port/"
             .into()
     })
 }
@@ -44,7 +44,7 @@ pub async fn with_session<T>(
     work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let session = builder.connect().await?;
-    let done = Box::pin(work(&session)).await; // whole programs are large futures
+    let done = work(&session).await;
     let closed = session.shutdown(SHUTDOWN).await;
     let done = done?;
     closed?;
@@ -59,7 +59,8 @@ pub async fn with_session<T>(
 pub async fn until_interrupted<T>(
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let mut signals = Signals::new()?;
+    // Whole programs are large futures: one copy of this is enough.
+    let (work, mut signals) = (Box::pin(work), Signals::new()?);
     tokio::select! {
         done = work => done,
         what = signals.next() => Err(what.into()),

@@ -1,17 +1,13 @@
 //! The parent's side of a run: it starts the workers, counts what they tell, and freezes one if the scenario says so.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use rustix::process::Signal;
 use tokio::time::MissedTickBehavior;
 
 use crate::Failure;
+use crate::crew::{Crew, Event};
 use crate::message::Message;
 use crate::orders;
 use crate::progress::Progress;
@@ -42,23 +38,20 @@ pub async fn run(scenario: Scenario, count: usize, folder: &Path) -> Result<Reco
         .map(|(product, discs)| (product, (discs * STOCK_PERCENT / 100).max(1)))
         .collect();
     let shop = Shop::create(&database, &stock)?;
-    let crew = Crew::start(scenario, orders.len(), &database)?;
+    let run = Run::start(scenario, orders.len(), &database)?;
     let mut record = Record::new(scenario, orders.len());
-    tokio::time::timeout(LIMIT, crew.work(&shop, &mut record))
+    tokio::time::timeout(LIMIT, run.work(&shop, &mut record))
         .await
         .map_err(|_| format!("{}: not done after {LIMIT:?}", scenario.name()))??;
     record.books = shop.books()?;
     Ok(record)
 }
 
-/// The workers. Dropped, they are killed, frozen or not.
-struct Crew {
-    children: Vec<Child>,
-    /// Where the workers are told to go on.
-    inputs: Vec<ChildStdin>,
-    messages: mpsc::UnboundedReceiver<(usize, Message)>,
-    listeners: JoinSet<Result<usize, Failure>>,
+/// A run that goes on. Dropped, it kills the workers, frozen or not.
+struct Run {
+    crew: Crew,
     ready: usize,
+    ended: usize,
     started: Instant,
     frozen: Option<Frozen>,
     progress: Progress,
@@ -72,48 +65,37 @@ struct Frozen {
     since: Instant,
 }
 
-impl Crew {
+impl Run {
     fn start(scenario: Scenario, orders: usize, database: &Path) -> Result<Self, Failure> {
-        let (tell, messages) = mpsc::unbounded_channel();
-        let mut crew = Self {
-            children: Vec::new(),
-            inputs: Vec::new(),
-            messages,
-            listeners: JoinSet::new(),
+        let mut crew = Crew::default();
+        let database = database.to_str().ok_or("a path that is no text")?;
+        for index in 0..WORKERS {
+            let (index, orders) = (index.to_string(), orders.to_string());
+            crew.start([WORKER, &index, scenario.name(), &orders, database])?;
+        }
+        Ok(Self {
+            crew,
             ready: 0,
+            ended: 0,
             started: Instant::now(),
             frozen: None,
             progress: Progress::new(scenario, u64::try_from(orders)?),
-        };
-        for index in 0..WORKERS {
-            let mut child = Command::new(std::env::current_exe()?)
-                .args([WORKER, &index.to_string(), scenario.name(), &orders.to_string()])
-                .arg(database)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .kill_on_drop(true)
-                .spawn()?;
-            let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-                return Err("a worker without pipes".into());
-            };
-            crew.listeners.spawn(listen(index, output, tell.clone()));
-            crew.inputs.push(input);
-            crew.children.push(child);
-        }
-        Ok(crew)
+        })
     }
 
     /// Lets them sell, and returns when all have ended well, or as soon as one has failed.
     async fn work(mut self, shop: &Shop, record: &mut Record) -> Result<(), Failure> {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
+        while self.ended < WORKERS {
             tokio::select! {
-                message = self.messages.recv() => match message {
-                    Some((worker, message)) => self.hear(worker, message, record).await?,
-                    None => break, // all have closed their outputs
+                event = self.crew.next() => match event? {
+                    Event::Said { worker, line } => self.hear(worker, line.parse()?, record).await?,
+                    Event::Ended { status, .. } if status.success() => self.ended += 1,
+                    Event::Ended { worker, status } => {
+                        return Err(format!("worker {worker}: {status}").into());
+                    }
                 },
-                Some(worker) = self.listeners.join_next() => self.end_of(worker??).await?,
                 _ = look.tick(), if self.frozen.is_some() => {
                     if let Some(freeze) = self.thaw_if_overtaken(shop).await? {
                         record.freeze = Some(freeze);
@@ -121,15 +103,7 @@ impl Crew {
                 }
             }
         }
-        while let Some(worker) = self.listeners.join_next().await {
-            self.end_of(worker??).await?;
-        }
         Ok(())
-    }
-
-    async fn end_of(&mut self, worker: usize) -> Result<(), Failure> {
-        let status = self.children[worker].wait().await?;
-        if status.success() { Ok(()) } else { Err(format!("worker {worker}: {status}").into()) }
     }
 
     async fn hear(
@@ -149,7 +123,7 @@ impl Crew {
                 }
             }
             Message::Inside { product, token } => {
-                kill_process(self.pid(worker)?, Signal::STOP)?;
+                self.crew.signal(worker, Signal::STOP)?;
                 self.progress.say(format!("(worker {worker} is frozen)"));
                 self.frozen = Some(Frozen { worker, product, token, since: Instant::now() });
                 // Only now do the others begin, so it is certain that they want this product.
@@ -183,7 +157,7 @@ impl Crew {
         };
         self.frozen = None;
         self.progress.say(String::new());
-        kill_process(self.pid(worker)?, Signal::CONT)?;
+        self.crew.signal(worker, Signal::CONT)?;
         self.tell_to_go_on([worker]).await?;
         Ok(Some(freeze))
     }
@@ -193,26 +167,8 @@ impl Crew {
         workers: impl IntoIterator<Item = usize>,
     ) -> Result<(), Failure> {
         for worker in workers {
-            self.inputs[worker].write_all(b"\n").await?;
+            self.crew.tell(worker, "").await?;
         }
         Ok(())
     }
-
-    fn pid(&self, worker: usize) -> Result<Pid, Failure> {
-        let id = self.children[worker].id().ok_or("the worker has ended")?;
-        Ok(Pid::from_raw(i32::try_from(id)?).ok_or("no process id")?)
-    }
-}
-
-/// Hands on what a worker says, until it closes its output; answers which worker that was.
-async fn listen(
-    worker: usize,
-    output: ChildStdout,
-    tell: mpsc::UnboundedSender<(usize, Message)>,
-) -> Result<usize, Failure> {
-    let mut lines = BufReader::new(output).lines();
-    while let Some(line) = lines.next_line().await? {
-        tell.send((worker, line.parse()?))?;
-    }
-    Ok(worker)
 }

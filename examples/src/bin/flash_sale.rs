@@ -4,17 +4,14 @@
 //! Ends with status 0 only if all three runs show what they should: the unguarded one oversells, the guarded ones do not,
 //! and the stale write of the frozen worker was refused.
 
-use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use leasehold::Session;
+use leasehold_examples::program::{self, exit, until_interrupted, with_session};
 use leasehold_examples::report::{self, grouped};
 use leasehold_examples::run::{self, WORKER};
 use leasehold_examples::scenario::{STOCK_PERCENT, Scenario, TASKS, WORKERS};
 use leasehold_examples::{Failure, orders, worker};
-use tokio::signal::unix::{SignalKind, signal};
 
 const USAGE: &str = "usage: flash_sale [--orders N]   (100 to 6000; default 6000, all)";
 
@@ -28,20 +25,15 @@ async fn main() -> ExitCode {
     let done = match words.as_slice() {
         // The program starts itself again as its own workers.
         [WORKER, job @ ..] => work(job).await,
-        [] => demo_until_interrupted(orders::all().len()).await,
+        // Interrupted, it still ends in good order: no worker stays behind, frozen or not, and no folder.
+        [] => until_interrupted(demo(orders::all().len())).await,
         ["--orders", count] => match count.parse() {
-            Ok(count) => demo_until_interrupted(count).await,
+            Ok(count) => until_interrupted(demo(count)).await,
             Err(_) => Err(USAGE.into()),
         },
         _ => Err(USAGE.into()),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("flash_sale: {}", with_causes(&*failure));
-            ExitCode::FAILURE
-        }
-    }
+    exit("flash_sale", done)
 }
 
 async fn work(job: &[&str]) -> Result<(), Failure> {
@@ -51,20 +43,9 @@ async fn work(job: &[&str]) -> Result<(), Failure> {
         scenario: scenario.parse()?,
         orders: orders.parse()?,
         database: database.into(),
-        redis_url: redis_url()?,
+        redis_url: program::redis_url()?,
     };
     worker::run(job).await
-}
-
-/// Interrupted, it still ends in good order: no worker stays behind, frozen or not, and no folder.
-async fn demo_until_interrupted(count: usize) -> Result<(), Failure> {
-    let (mut interrupt, mut terminate) =
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    tokio::select! {
-        done = demo(count) => done,
-        _ = interrupt.recv() => Err("interrupted".into()),
-        _ = terminate.recv() => Err("terminated".into()),
-    }
 }
 
 async fn demo(count: usize) -> Result<(), Failure> {
@@ -72,7 +53,7 @@ async fn demo(count: usize) -> Result<(), Failure> {
         return Err(USAGE.into());
     }
     // Before anything else: is there a server?
-    Session::connect(&redis_url()?).await?.shutdown(Duration::from_secs(2)).await?;
+    with_session(program::session_builder()?, async |_| Ok(())).await?;
     let folder = tempfile::tempdir()?;
     print!("{}", introduction(count));
     let mut records = Vec::new();
@@ -82,10 +63,7 @@ async fn demo(count: usize) -> Result<(), Failure> {
         records.push(record);
     }
     println!("\n{}\n{}", report::table(&records), report::in_words(&records));
-    let faults = report::faults(&records);
-    if !faults.is_empty() {
-        return Err(format!("not as it should be:\n  {}", faults.join("\n  ")).into());
-    }
+    program::verdict(&report::faults(&records))?;
     println!("\nAll three runs show what they should.");
     Ok(std::io::stdout().flush()?)
 }
@@ -106,20 +84,4 @@ fn introduction(count: usize) -> String {
         orders::demand(&orders).len(),
         source = orders::SOURCE,
     )
-}
-
-fn redis_url() -> Result<String, Failure> {
-    std::env::var("REDIS_URL").map_err(|_| {
-        "REDIS_URL is not set. Run scripts/demo, which starts a server, or set it to redis://host:port/".into()
-    })
-}
-
-fn with_causes(failure: &(dyn Error + 'static)) -> String {
-    let mut text = failure.to_string();
-    let mut cause = failure.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }

@@ -62,7 +62,7 @@ async fn api_limit(permits: u32) -> Result<(), Failure> {
         semaphore.set_limit(permits).await?;
         let story = crew::with_crew(async |crew| {
             let fleet = Fleet::start(crew, &api, &semaphore)?;
-            until_interrupted(Box::pin(fleet.run())).await
+            until_interrupted(fleet.run()).await
         })
         .await?;
         println!("\n{story}\n");

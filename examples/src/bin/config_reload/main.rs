@@ -63,7 +63,7 @@ async fn config_reload(how: &str) -> Result<(), Failure> {
     );
     let story = crew::with_crew(async |crew| {
         let run = Run::start(crew, how, folder.path())?;
-        until_interrupted(Box::pin(run.run())).await
+        until_interrupted(run.run()).await
     })
     .await?;
     println!("\n{story}\n");
