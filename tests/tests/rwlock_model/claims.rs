@@ -163,38 +163,8 @@ impl Claims {
                 self.end(*id);
                 Ok(vec![])
             }
-            Request::Exchange { old, id, .. } => {
-                let said = ExchangeReply::decode(reply).map_err(unreadable)?;
-                match said {
-                    ExchangeReply::Done { token, left_ms, .. } => {
-                        // A resend finds itself and says nothing about the old one.
-                        if !self.live.contains_key(id) {
-                            self.end(*old);
-                        }
-                        Ok(vec![heard.granted(*id, token, left_ms)])
-                    }
-                    ExchangeReply::NotHeld { .. } => {
-                        self.not_destroyed(*old, heard).map(|()| vec![])
-                    }
-                    ExchangeReply::Refused | ExchangeReply::Cancelled => Ok(vec![]),
-                }
-            }
-            Request::Adopt { id, owner, .. } => {
-                let said = AdoptReply::decode(reply).map_err(unreadable)?;
-                let AdoptReply::Adopted { token, left_ms, .. } = said else { return Ok(vec![]) };
-                // A resend of an adoption finds itself and says nothing about others.
-                if !self.live.contains_key(id) {
-                    let side = world.writes(*id);
-                    // Where the notes were lost, some of them may stand beside the adopted one.
-                    let taken = |id: &usize, claim: &Claim| {
-                        let stays = heard.holds.contains_key(&Member::Id(*id));
-                        claim.owner == *owner && claim.writes == side && !stays
-                    };
-                    self.live.retain(|id, claim| !taken(id, claim));
-                    self.ended.retain(|id, claim| !taken(id, claim));
-                }
-                Ok(vec![heard.granted(*id, token, left_ms)])
-            }
+            Request::Exchange { old, id, .. } => self.exchanged(*old, *id, heard),
+            Request::Adopt { id, owner, .. } => self.adopted(world, *id, *owner, heard),
             Request::Force { members, .. } => {
                 for member in members {
                     if let Member::Id(id) = member {
@@ -205,6 +175,49 @@ impl Claims {
             }
             Request::Inspect | Request::Queue { .. } => Ok(vec![]),
         }
+    }
+
+    fn exchanged(
+        &mut self,
+        old: usize,
+        id: usize,
+        heard: &Heard<'_>,
+    ) -> Result<Vec<Grant>, String> {
+        let said = ExchangeReply::decode(heard.reply).map_err(|error| error.to_string())?;
+        match said {
+            ExchangeReply::Done { token, left_ms, .. } => {
+                // A resend finds itself and says nothing about the old one.
+                if !self.live.contains_key(&id) {
+                    self.end(old);
+                }
+                Ok(vec![heard.granted(id, token, left_ms)])
+            }
+            ExchangeReply::NotHeld { .. } => self.not_destroyed(old, heard).map(|()| vec![]),
+            ExchangeReply::Refused | ExchangeReply::Cancelled => Ok(vec![]),
+        }
+    }
+
+    fn adopted(
+        &mut self,
+        world: &World,
+        id: usize,
+        owner: usize,
+        heard: &Heard<'_>,
+    ) -> Result<Vec<Grant>, String> {
+        let said = AdoptReply::decode(heard.reply).map_err(|error| error.to_string())?;
+        let AdoptReply::Adopted { token, left_ms, .. } = said else { return Ok(vec![]) };
+        // A resend of an adoption finds itself and says nothing about others.
+        if !self.live.contains_key(&id) {
+            let side = world.writes(id);
+            // Where the notes were lost, some of them may stand beside the adopted one.
+            let taken = |id: &usize, claim: &Claim| {
+                let stays = heard.holds.contains_key(&Member::Id(*id));
+                claim.owner == owner && claim.writes == side && !stays
+            };
+            self.live.retain(|id, claim| !taken(id, claim));
+            self.ended.retain(|id, claim| !taken(id, claim));
+        }
+        Ok(vec![heard.granted(id, token, left_ms)])
     }
 
     fn renewed(&mut self, id: usize, answer: &RenewReply, heard: &Heard<'_>) -> Result<(), String> {

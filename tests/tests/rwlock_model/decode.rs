@@ -28,7 +28,10 @@ pub(crate) fn pushes(messages: &[(usize, Message)]) -> (Option<u64>, Vec<(usize,
             }
             Message::Forced { uuid } => Push::Forced { uuid: uuid.clone() },
             Message::Adopted { uuid } => Push::Adopted { id: number_of(uuid) },
-            other => panic!("nobody sends {other:?} here"),
+            Message::Refused { .. }
+            | Message::Cancelled { .. }
+            | Message::Over { .. }
+            | Message::Proof { .. } => panic!("nobody sends {message:?} here"),
         };
         all.push((*inbox, push));
     }
