@@ -74,9 +74,9 @@ async fn fan_in(how: &str) -> Result<(), Failure> {
             until_interrupted(coordinator.run()).await
         })
         .await;
-        let left = latch.count().await;
-        latch.reset().await?; // an import that failed leaves nobody waiting
+        let (left, reset) = (latch.count().await, latch.reset().await); // nobody waits for what failed
         let (story, left) = (ended?, left?);
+        reset?;
         println!("\n{story}");
         program::verdict(&verdict::faults(&orders, &store.sums()?, left, &story))?;
         println!("The latch opened when all shards were in, and not before.");
