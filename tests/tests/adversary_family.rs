@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use leasehold_lua::{Acquisition, Call, Keys, Mode, ObjectName, Settings, Terms, rwlock};
 use leasehold_rwlock::{RwLock, UpgradeError};
 use leasehold_semaphore::{AdoptError, Event, LostReason, MergeError, Options, Semaphore, Session};
 use leasehold_tests::scene::{SOON, Told, session};
@@ -139,4 +140,40 @@ async fn longest_hold_of_a_merged_permit_is_told_in_time() {
     // Nobody looks at the guard: a look would find it by the clock.
     eventually(SOON, "it is told", async || told.count(limits) == 1).await;
     assert!(!kept.is_held());
+}
+
+// I6: what an heir replaced is over. A late copy of its acquire would join it as an entry that nobody has, and keep the
+// lock closed for a lease after the heir's release.
+#[tokio::test]
+async fn late_copy_of_what_was_adopted_takes_nothing() {
+    let server = Server::start();
+    let keys = Keys::new(ObjectName { prefix: b"", kind: "rwlock", group: None, name: b"a" });
+    let terms =
+        Terms { wait_ms: 10_000, check_ms: 1_000, grant_ms: 2_000, fence_ms: 3_600_000, floor: 0 };
+    let acquisition =
+        |id: &'static [u8]| Acquisition { id, owner: "o", note: b"n", lease_ms: 30_000 };
+    let (first, heir) = (acquisition(b"a|30000|w|x"), acquisition(b"b|30000|w|x"));
+    let take = rwlock::VERBS.acquire(&keys, &Settings::default(), first, Mode::Try, terms);
+    let adopt = rwlock::adopt(&keys, heir, terms);
+    let release = |id| rwlock::VERBS.release(&keys, id, false, 0, terms);
+    for (call, code) in [(&take, 1), (&adopt, 1), (&take, 4), (&release(heir.id), 1), (&take, 4)] {
+        assert_eq!(code_of(&server, call).await, code, "{}", call.script.name());
+    }
+    let session = session(&server.url()).await;
+    assert!(lock(&session, "a").write().try_acquire().await.unwrap().is_some());
+}
+
+/// The first value of a script's reply.
+async fn code_of(server: &Server, call: &Call) -> i64 {
+    let script = redis::Script::new(call.script.source());
+    let mut invocation = script.prepare_invoke();
+    for key in &call.keys {
+        invocation.key(&**key);
+    }
+    for arg in &call.args {
+        invocation.arg(&**arg);
+    }
+    let reply: Vec<redis::Value> =
+        invocation.invoke_async(&mut server.connection().await).await.expect("a reply");
+    redis::from_redis_value(reply[0].clone()).expect("a code")
 }

@@ -259,6 +259,11 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ("adopt begins anew", "first = math.min(first, since_of(entry))", ""),
     ("adopt creates", "if #earlier == 0 then return { 0, 0, now_text } end", ""),
     ("adopt leaves the earlier holds", "  remove(earlier)\n", ""),
+    (
+        "adopt forgets the earlier holds",
+        "    redis.call('ZADD', gone, text(now_ms + 60000), entry)\n",
+        ""
+    ),
     ("adopt does not tell", "if inbox then redis.pcall('PUBLISH', inbox, uuid .. ' 3') end", ""),
     (
         "adopt mints",

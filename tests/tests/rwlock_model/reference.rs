@@ -405,8 +405,10 @@ impl Reference {
         self.remove(&earlier.iter().map(|entry| Member::Id(*entry)).collect::<Vec<_>>());
         self.add(id, Note { since_ms, token, owner: Some(owner), of: id }, deadline_ms);
         for entry in earlier {
+            self.mark(Mark::Gone(entry));
             self.push(entry, Push::Adopted { id: entry });
         }
+        self.gone.ends_ms = self.now_ms() + GONE_MS;
         self.taken(id)
     }
 

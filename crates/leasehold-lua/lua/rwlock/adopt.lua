@@ -44,10 +44,13 @@ if not holds_id(id) then
   if #earlier == 0 then return { 0, 0, now_text } end
   remove(earlier)
   add(id, first, minted, owner, note, latest)
-  -- The earlier guards are told; a message that is lost, or may not be sent, is made good by their next renewal.
+  -- The earlier guards are told; a message that is lost, or may not be sent, is made good by their next renewal. I6: a late
+  -- copy of what made them finds the mark. It would join as an entry that nobody has, or take the hold from a later heir.
   for _, entry in ipairs(earlier) do
+    redis.call('ZADD', gone, text(now_ms + 60000), entry)
     local uuid, _, _, inbox = split_id(entry)
     if inbox then redis.pcall('PUBLISH', inbox, uuid .. ' 3') end
   end
+  redis.call('PEXPIRE', gone, 60000)
 end
 return { 1, token_of(id), left_of(id), now_text }
