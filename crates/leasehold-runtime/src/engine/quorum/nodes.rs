@@ -28,6 +28,7 @@ struct Inner {
     nodes: Vec<Node>,
     per_node: Duration,
     lease: Duration,
+    renewed: bool,
 }
 
 struct Node {
@@ -64,7 +65,7 @@ impl Nodes {
                 return Err(ConfigError::SameServer { first, second: first + 1 + after });
             }
         }
-        let lease = options.lease;
+        let (lease, renewed) = (options.lease, options.renewed);
         let node = |session: &Session| {
             let spec = Spec::new(&multi::QUORUM, session, name.clone(), options.clone())?;
             Ok(Node {
@@ -78,7 +79,7 @@ impl Nodes {
         if per_node > lease / 10 || per_node < Duration::from_millis(1) {
             return Err(ConfigError::NodeTimeout { timeout: per_node, lease });
         }
-        Ok(Self(Arc::new(Inner { nodes, per_node, lease })))
+        Ok(Self(Arc::new(Inner { nodes, per_node, lease, renewed })))
     }
 
     /// The lock's name.
@@ -102,6 +103,10 @@ impl Nodes {
 
     pub(super) fn lease(&self) -> Duration {
         self.0.lease
+    }
+
+    pub(super) fn renewed(&self) -> bool {
+        self.0.renewed
     }
 
     pub(super) fn links(&self) -> impl Iterator<Item = &Link> {
@@ -167,11 +172,15 @@ impl Nodes {
     /// Asks one server for a hold that it had, or never gave. It may take longer: nobody waits for it, and the majority
     /// stands without it.
     pub(super) async fn ask_again(&self, at: usize) -> Option<Guard<Any>> {
-        let node = &self.0.nodes[at];
+        let (node, within) = (&self.0.nodes[at], self.0.lease / 10);
         if !node.distinct.load(Ordering::Relaxed) {
-            return None; // The next acquire tells it apart.
+            let served = tokio::time::timeout(within, self.inboxes_at(at)).await.ok()?.ok()?;
+            if served != [at] {
+                return None;
+            }
+            node.distinct.store(true, Ordering::Relaxed);
         }
-        node.view.ask_as(Uuid::new_v4(), self.0.lease / 10).await.ok().flatten()
+        node.view.ask_as(Uuid::new_v4(), within).await.ok().flatten()
     }
 
     /// Each server is asked whose inboxes it serves, until it has answered once: one that serves two of ours is one server

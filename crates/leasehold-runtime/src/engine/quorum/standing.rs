@@ -47,6 +47,21 @@ struct Seats {
     over: bool,
 }
 
+impl Seats {
+    fn close(&mut self) -> Vec<Option<Guard<Any>>> {
+        self.over = true;
+        let nobody = self.guards.iter().map(|_| None).collect();
+        std::mem::replace(&mut self.guards, nobody)
+    }
+}
+
+/// What most of them were lost by.
+fn most_common_loss(states: &[Option<Arc<HoldState>>]) -> LostReason {
+    let reasons: Vec<_> = states.iter().flatten().filter_map(|state| state.known_loss()).collect();
+    let count = |reason: &LostReason| reasons.iter().filter(|other| *other == reason).count();
+    reasons.iter().max_by_key(|reason| count(reason)).copied().unwrap_or(LostReason::Expired)
+}
+
 impl Standing {
     /// These hold, a majority. Those that do not are asked again.
     pub(super) fn begin(nodes: Nodes, guards: Vec<Option<Guard<Any>>>) -> Arc<Self> {
@@ -108,11 +123,11 @@ impl Standing {
 
     /// Why it is lost, if it is. Whoever looks finds out.
     pub(super) fn lost(&self) -> Option<LostReason> {
-        if self.end.lost.get().is_none() {
+        while self.end.lost.get().is_none() {
             let states = self.seats().states.clone();
             let held = states.iter().flatten().filter(|state| state.is_held()).count();
-            if held < self.nodes.majority() && !self.is_over() {
-                self.lose(&states);
+            if held >= self.nodes.majority() || !self.ends(&states) {
+                break;
             }
         }
         self.end.lost.get().copied()
@@ -122,25 +137,30 @@ impl Standing {
         self.seats().over
     }
 
-    /// The reason is the one that most of the lost holds have.
-    fn lose(&self, states: &[Option<Arc<HoldState>>]) {
-        let reasons: Vec<_> =
-            states.iter().flatten().filter_map(|state| state.known_loss()).collect();
-        let count = |reason: &LostReason| reasons.iter().filter(|other| *other == reason).count();
-        let reason = reasons.iter().max_by_key(|reason| count(reason)).copied();
-        if self.end.lost.set(reason.unwrap_or(LostReason::Expired)).is_ok() {
-            // What still holds is released: it is worth nothing alone.
-            drop(self.take());
-            self.end.told.cancel();
+    /// These were too few. Answers whether to look once more: they are others by now.
+    fn ends(&self, seen: &[Option<Arc<HoldState>>]) -> bool {
+        let mut seats = self.seats();
+        if seats.over {
+            return false;
         }
+        let same = |(now, then): (&Option<Arc<HoldState>>, &Option<Arc<HoldState>>)| {
+            now.as_ref().map(Arc::as_ptr) == then.as_ref().map(Arc::as_ptr)
+        };
+        if !seats.states.iter().zip(seen).all(same) {
+            return true;
+        }
+        self.end.lost.set(most_common_loss(seen)).ok(); // only here, and once
+        let guards = seats.close();
+        drop(seats);
+        // What still holds is released: it is worth nothing alone.
+        drop(guards);
+        self.end.told.cancel();
+        false
     }
 
     /// All guards; from now on nothing is added.
     pub(super) fn take(&self) -> Vec<Option<Guard<Any>>> {
-        let mut seats = self.seats();
-        seats.over = true;
-        let nobody = seats.guards.iter().map(|_| None).collect();
-        std::mem::replace(&mut seats.guards, nobody)
+        self.seats().close()
     }
 
     /// Hears of the hold's loss.
@@ -156,9 +176,9 @@ impl Standing {
     }
 
     /// Has the thread of that server's own session ask for the hold again: where that session has ended, there is nothing
-    /// to be had.
+    /// to be had. A fixed lease is not to outlast itself.
     fn ask_again(self: &Arc<Self>, at: usize) {
-        if let Some(link) = self.nodes.links().nth(at) {
+        if let Some(link) = self.nodes.links().nth(at).filter(|_| self.nodes.renewed()) {
             link.run(ask_again(Arc::downgrade(self), at, self.nodes.lease()));
         }
     }
