@@ -213,7 +213,8 @@ impl RwLock {
     }
 
     /// The token of the last writer before this read hold: whatever it reads is not older than what that writer left. `None`
-    /// if none wrote within the session's fence memory (1 h). No round trip.
+    /// if none was granted within the session's fence memory (1 h): a writer that held for longer is not remembered, not even
+    /// by its own [`downgrade`](Self::downgrade). No round trip.
     pub fn last_token(&self, guard: &ReadGuard) -> Option<FencingToken> {
         engine::seen_token(guard)
     }
