@@ -60,6 +60,40 @@ pub const LATCH_COMMANDS: &[&str] = &[
 /// The commands that a fair lock needs: its operator's cancel needs none that the mutex does not.
 pub const FAIR_LOCK_COMMANDS: &[&str] = MUTEX_COMMANDS;
 
+/// The commands that a read-write lock needs: the first four by the client, the others inside the scripts. Nothing of
+/// `@admin` or `@dangerous` is among them.
+pub const RWLOCK_COMMANDS: &[&str] = &[
+    "evalsha",
+    "eval",
+    "subscribe",
+    "publish",
+    "pubsub|numsub",
+    "time",
+    "exists",
+    "del",
+    "pttl",
+    "pexpire",
+    "pexpireat",
+    "set",
+    "get",
+    "hset",
+    "hget",
+    "hmget",
+    "hdel",
+    "hlen",
+    "zadd",
+    "zrem",
+    "zcard",
+    "zcount",
+    "zrank",
+    "zscore",
+    "zmscore",
+    "zrange",
+    "zrangebyscore",
+    "zrandmember",
+    "zremrangebyrank",
+];
+
 /// The rule of a user that may do what a mutex of sessions with this prefix needs, and nothing else:
 /// what stands behind `ACL SETUSER <name> on >password`.
 #[must_use]
@@ -71,6 +105,12 @@ pub fn mutex_rule(prefix: &str) -> Vec<String> {
 #[must_use]
 pub fn latch_rule(prefix: &str) -> Vec<String> {
     rule(prefix, LATCH_COMMANDS)
+}
+
+/// The same for a read-write lock.
+#[must_use]
+pub fn rwlock_rule(prefix: &str) -> Vec<String> {
+    rule(prefix, RWLOCK_COMMANDS)
 }
 
 fn rule(prefix: &str, commands: &[&str]) -> Vec<String> {
@@ -95,6 +135,11 @@ pub async fn user(server: &Server, name: &str, prefix: &str) {
 /// Makes a user who has [`latch_rule`] for this prefix.
 pub async fn latch_user(server: &Server, name: &str, prefix: &str) {
     make(server, name, latch_rule(prefix)).await;
+}
+
+/// Makes a user who has [`rwlock_rule`] for this prefix.
+pub async fn rwlock_user(server: &Server, name: &str, prefix: &str) {
+    make(server, name, rwlock_rule(prefix)).await;
 }
 
 async fn make(server: &Server, name: &str, rule: Vec<String>) {
