@@ -7,6 +7,9 @@ use tokio::task::JoinHandle;
 use crate::eventually;
 use crate::scene::SOON;
 
+/// The limit that the process `permit_worker` goes by.
+pub const WORKERS_LIMIT: u32 = 3;
+
 /// A semaphore of this session.
 pub fn semaphore(session: &Session, name: &str, limit: u32, options: Options) -> Semaphore {
     Semaphore::new(session, name, limit, options).expect("legal options")
