@@ -16,7 +16,8 @@ fn lock(session: &Session, name: &str) -> RwLock {
 }
 
 async fn waiting(lock: &RwLock, count: u64) {
-    eventually(SECOND, "they wait", async || lock.queue().await.unwrap().length == count).await;
+    eventually(SECOND, "they wait", async || lock.queue().await.expect("a queue").length == count)
+        .await;
 }
 
 #[tokio::test]
