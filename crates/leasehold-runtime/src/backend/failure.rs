@@ -19,6 +19,17 @@ pub(crate) struct Failure {
     pub(super) silent: bool,
     /// The server has forgotten the script.
     pub(super) no_script: bool,
+    /// Another node of the cluster is to be asked; this one has surely not run the call.
+    pub(super) redirect: Option<Redirect>,
+}
+
+/// What a node of a cluster says of a slot that is not its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Redirect {
+    /// It belongs to the node at this address (`host:port`; no host: that of who says so).
+    Moved(String),
+    /// The key is on its way to that node; the slot is not yet.
+    Ask(String),
 }
 
 /// Words of the server that pass: it loads, fails over, moves slots, or runs somebody's long script.
@@ -35,27 +46,31 @@ const PASSING: [&str; 9] = [
 ];
 
 impl Failure {
+    /// Surely not run, and asking again does not help, unless the caller knows better.
+    fn told(error: BackendError) -> Self {
+        Self {
+            error,
+            may_have_run: false,
+            transient: false,
+            connection_spent: false,
+            silent: false,
+            no_script: false,
+            redirect: None,
+        }
+    }
+
     pub(crate) fn timed_out() -> Self {
         Self {
-            error: BackendError::timed_out(),
             may_have_run: true,
             transient: true,
-            connection_spent: false,
             silent: true,
-            no_script: false,
+            ..Self::told(BackendError::timed_out())
         }
     }
 
     /// The answer was not of this layout.
     pub(crate) fn unreadable(error: BackendError) -> Self {
-        Self {
-            error,
-            may_have_run: true,
-            transient: false,
-            connection_spent: false,
-            silent: false,
-            no_script: false,
-        }
+        Self { may_have_run: true, ..Self::told(error) }
     }
 
     /// No connection could be made: the call was not sent.
@@ -71,27 +86,18 @@ impl Failure {
     /// A subscription was confirmed, but its messages do not arrive.
     pub(crate) fn undelivered() -> Self {
         let error = BackendError::new(Kind::Unsupported, "a message to the inbox did not arrive");
-        Self {
-            error,
-            may_have_run: false,
-            transient: true,
-            connection_spent: false,
-            silent: false,
-            no_script: false,
-        }
+        Self { transient: true, ..Self::told(error) }
+    }
+
+    /// There is nobody to send it to just now.
+    pub(super) fn no_master(why: &str) -> Self {
+        Self { transient: true, ..Self::told(BackendError::new(Kind::Unreachable, why)) }
     }
 
     /// The pool gave no connection; `transient` = it may later.
     #[cfg(feature = "deadpool")]
     pub(super) fn pool(why: &str, transient: bool) -> Self {
-        Self {
-            error: BackendError::new(Kind::Pool, why),
-            may_have_run: false,
-            transient,
-            connection_spent: false,
-            silent: false,
-            no_script: false,
-        }
+        Self { transient, ..Self::told(BackendError::new(Kind::Pool, why)) }
     }
 
     pub(crate) fn connecting_timed_out() -> Self {
@@ -105,7 +111,6 @@ impl Failure {
         let text_of_script = detail.contains("script: ") || detail.contains("user_script");
         let text = if detail.is_empty() { code.to_owned() } else { format!("{code} {detail}") };
         Self {
-            error: BackendError::new(kind, text).with_source(error),
             // A refusal comes before the script, or (these two) before its first write. What a script met in its midst
             // names the script.
             may_have_run: text_of_script && !matches!(kind, Kind::ReadOnly | Kind::OutOfMemory),
@@ -113,7 +118,19 @@ impl Failure {
             connection_spent: kind == Kind::ReadOnly,
             silent: false,
             no_script: code == "NOSCRIPT",
+            redirect: redirect(code, &detail),
+            error: BackendError::new(kind, text).with_source(error),
         }
+    }
+}
+
+/// `MOVED <slot> <host:port>`, `ASK <slot> <host:port>`.
+fn redirect(code: &str, detail: &str) -> Option<Redirect> {
+    let to = detail.split_once(' ')?.1.to_owned();
+    match code {
+        "MOVED" => Some(Redirect::Moved(to)),
+        "ASK" => Some(Redirect::Ask(to)),
+        _ => None,
     }
 }
 
@@ -163,20 +180,14 @@ impl From<RedisError> for Failure {
                 Self::server(&code, error)
             }
             ErrorKind::AuthenticationFailed => Self {
-                error: BackendError::new(Kind::Auth, "").with_source(error),
-                may_have_run: false,
-                transient: false,
                 connection_spent: true,
-                silent: false,
-                no_script: false,
+                ..Self::told(BackendError::new(Kind::Auth, "").with_source(error))
             },
             ErrorKind::RESP3NotSupported => Self {
-                error: BackendError::new(Kind::Unsupported, "RESP3 is needed").with_source(error),
-                may_have_run: false,
-                transient: false,
                 connection_spent: true,
-                silent: false,
-                no_script: false,
+                ..Self::told(
+                    BackendError::new(Kind::Unsupported, "RESP3 is needed").with_source(error),
+                )
             },
             _ => Self {
                 may_have_run: !error.is_connection_refusal(),
@@ -184,6 +195,7 @@ impl From<RedisError> for Failure {
                 connection_spent: !error.is_timeout(),
                 silent: error.is_timeout(),
                 no_script: false,
+                redirect: None,
                 error: BackendError::new(Kind::Unreachable, error.category().to_owned())
                     .with_source(error),
             },

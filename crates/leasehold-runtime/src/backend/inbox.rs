@@ -6,8 +6,9 @@ use leasehold_lua::wire::Push;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, PushInfo, PushKind};
 
-use super::connection::{Timeouts, config};
 use super::failure::Failure;
+use super::target::Target;
+use super::wire::{Timeouts, config};
 
 /// What comes out of an inbox.
 #[derive(Debug)]
@@ -21,14 +22,14 @@ pub(crate) enum InboxEvent {
 /// A subscription to one channel. It lives as long as what [`open`](Self::open) gave.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    client: redis::Client,
+    target: Target,
     channel: Arc<[u8]>,
     timeouts: Timeouts,
 }
 
 impl Inbox {
-    pub(super) fn new(client: redis::Client, channel: &[u8], timeouts: Timeouts) -> Self {
-        Self { client, channel: channel.into(), timeouts }
+    pub(super) fn new(target: Target, channel: &[u8], timeouts: Timeouts) -> Self {
+        Self { target, channel: channel.into(), timeouts }
     }
 
     /// Connects and subscribes; the subscription is confirmed when this returns. `deliver` runs inside the connection's
@@ -46,14 +47,13 @@ impl Inbox {
         };
         let config = config(self.timeouts).set_push_sender(receive);
         let opening = async {
-            let mut connection =
-                self.client.get_multiplexed_async_connection_with_config(&config).await?;
-            connection.subscribe(&*self.channel).await?;
+            let mut connection = self.target.connect(&config, self.timeouts).await?;
+            connection.subscribe(&*self.channel).await.map_err(Failure::connecting)?;
             Ok(Subscription { _connection: connection })
         };
         let opened =
             tokio::time::timeout(self.timeouts.connect + self.timeouts.response, opening).await;
-        opened.map_err(|_| Failure::connecting_timed_out())?.map_err(Failure::connecting)
+        opened.unwrap_or_else(|_| Err(Failure::connecting_timed_out()))
     }
 }
 

@@ -1,55 +1,166 @@
 //! The one module that touches the Redis client: calls go in as values, replies and failures come out as values.
 
-mod connection;
+mod address;
+mod cluster;
 mod failure;
 mod inbox;
+mod lane;
 mod reply;
+mod sentinel;
 mod source;
+mod target;
+mod wire;
 
-pub(crate) use connection::{Lane, Timeouts};
+use std::sync::Arc;
+
+pub(crate) use address::Place;
 pub(crate) use failure::{Failure, caught};
 pub(crate) use inbox::{Inbox, InboxEvent, Subscription};
+pub(crate) use lane::Lane;
+use redis::ConnectionInfo;
 pub use source::Commands;
+pub(crate) use wire::Timeouts;
 
+use crate::clock::Moment;
 use crate::error::ConfigError;
+use cluster::Cluster;
+use sentinel::Sentinels;
+use target::Target;
 
-/// How a session reaches its server. Made from what the user gave; nothing outside this module knows how many nodes
-/// stand behind it.
+/// How a session reaches its servers. Made from what the user gave; nothing outside this module knows how many nodes
+/// stand behind it, but for the [places](Lane::places) where an inbox listens.
 #[derive(Debug, Clone)]
-pub(crate) struct Backend {
-    client: redis::Client,
+pub(crate) enum Backend {
+    Fixed(redis::Client),
+    Watched(Arc<Sentinels>),
+    Cluster(Arc<Cluster>),
 }
 
 impl Backend {
     /// From an address such as `redis://user:password@host:6379/0`. The address is never repeated in an error.
     pub(crate) fn from_url(url: &str) -> Result<Self, ConfigError> {
-        let client = redis::Client::open(url).map_err(|_| ConfigError::Url)?;
-        Self::from_client(&client)
+        client(url).map(Self::Fixed)
     }
 
     /// From a client, whatever protocol and socket settings it has: the session's own connections speak RESP3 (the
     /// inbox needs it), send at once, and notice a dead peer.
     pub(crate) fn from_client(client: &redis::Client) -> Result<Self, ConfigError> {
-        let info = connection::tuned(client.get_connection_info().clone());
-        let client = redis::Client::open(info).map_err(|_| ConfigError::Url)?;
-        Ok(Self { client })
+        retuned(client).map(Self::Fixed)
     }
 
-    /// A lane of calls over one connection, of the session's own unless another is given.
+    /// From the addresses of some nodes of a cluster. User, password and encryption of the first are those of every node.
+    pub(crate) fn from_nodes<U: AsRef<str>>(
+        urls: impl IntoIterator<Item = U>,
+    ) -> Result<Self, ConfigError> {
+        let infos = infos(urls)?;
+        let seeds: Option<Vec<_>> = infos.iter().map(address::node_of).collect();
+        let template = infos.into_iter().next().ok_or(ConfigError::Url)?;
+        let cluster = Cluster::new(template, seeds.ok_or(ConfigError::Url)?);
+        Ok(Self::Cluster(Arc::new(cluster)))
+    }
+
+    /// From the addresses of sentinels and the name of what they watch; or an address with that name for a host, if the
+    /// master wants a user and a password, or another database.
+    pub(crate) fn from_sentinels<U: AsRef<str>>(
+        urls: impl IntoIterator<Item = U>,
+        service: &str,
+    ) -> Result<Self, ConfigError> {
+        let clients: Result<Vec<_>, _> = urls.into_iter().map(|url| client(url.as_ref())).collect();
+        let clients = clients?;
+        let plain = !service.contains("://");
+        let master = if plain { client("redis://master/")? } else { client(service)? };
+        let master = master.get_connection_info().clone();
+        let named = address::node_of(&master).ok_or(ConfigError::Url)?;
+        let host = address::split(&named).ok_or(ConfigError::Url)?.0;
+        let service = if plain { service } else { host }.to_owned();
+        if clients.is_empty() || service.is_empty() {
+            return Err(ConfigError::Url);
+        }
+        Ok(Self::Watched(Arc::new(Sentinels::new(clients, master, service))))
+    }
+
+    /// Whether it is one server at one address: a connection of the user's can stand for one of the session's.
+    pub(crate) fn is_one_server(&self) -> bool {
+        matches!(self, Self::Fixed(_))
+    }
+
+    /// A lane of calls over one connection a server, of the session's own unless another is given.
     pub(crate) fn lane(&self, commands: Option<Commands>, timeouts: Timeouts) -> Lane {
-        Lane::new(source::Source::new(self.client.clone(), commands), timeouts)
+        let one = |target| {
+            let source = source::Source::new(target, commands);
+            lane::Kind::One(Box::new(wire::Wire::new(source, timeouts)))
+        };
+        Lane(match self {
+            Self::Fixed(client) => one(Target::Fixed(client.clone())),
+            Self::Watched(sentinels) => one(Target::Watched(sentinels.clone())),
+            Self::Cluster(cluster) => {
+                lane::Kind::Many(cluster::Routes::new(cluster.clone(), timeouts))
+            }
+        })
     }
 
-    /// Which keys may share one call: equal numbers may. A single server takes any; a cluster will answer by slot.
-    #[expect(clippy::unused_self, reason = "a cluster looks at the key")]
-    pub(crate) fn batch_of(&self, _key: &[u8]) -> u16 {
-        0
+    /// Which keys may share one call: equal numbers may. One server takes any; in a cluster it is the slot.
+    pub(crate) fn batch_of(&self, key: &[u8]) -> u16 {
+        if let Self::Cluster(_) = self { cluster::slot_of(key) } else { 0 }
     }
 
-    /// The inbox of a session.
-    pub(crate) fn inbox(&self, channel: &[u8], timeouts: Timeouts) -> Inbox {
-        Inbox::new(self.client.clone(), channel, timeouts)
+    /// Where a key lives, as far as is known; its clock is the one that the key's leases go by.
+    pub(crate) fn place_of(&self, key: &[u8]) -> Place {
+        match self {
+            Self::Cluster(cluster) => Place(cluster.owner(cluster::slot_of(key))),
+            Self::Fixed(_) | Self::Watched(_) => Place::default(),
+        }
     }
+
+    /// Whether [`place_of`](Self::place_of) has given the same answers since then.
+    pub(crate) fn settled_since(&self, moment: Moment) -> bool {
+        match self {
+            Self::Cluster(cluster) => cluster.settled_since(moment),
+            Self::Fixed(_) | Self::Watched(_) => true,
+        }
+    }
+
+    /// Resolves when there may be other places than before.
+    pub(crate) async fn places_changed(&self) {
+        match self {
+            Self::Cluster(cluster) => cluster.news().await,
+            Self::Fixed(_) | Self::Watched(_) => std::future::pending().await,
+        }
+    }
+
+    /// A link broke: there may be other places than before.
+    pub(crate) fn doubt_places(&self) {
+        if let Self::Cluster(cluster) = self {
+            cluster.doubt();
+        }
+    }
+
+    /// The inbox of a session at a place.
+    pub(crate) fn inbox(&self, place: &Place, channel: &[u8], timeouts: Timeouts) -> Option<Inbox> {
+        let target = match self {
+            Self::Fixed(client) => Target::Fixed(client.clone()),
+            Self::Watched(sentinels) => Target::Watched(sentinels.clone()),
+            Self::Cluster(cluster) => Target::Fixed(cluster.client_of(place.0.as_deref()?)?),
+        };
+        Some(Inbox::new(target, channel, timeouts))
+    }
+}
+
+fn client(url: &str) -> Result<redis::Client, ConfigError> {
+    let client = redis::Client::open(url).map_err(|_| ConfigError::Url)?;
+    retuned(&client)
+}
+
+fn retuned(client: &redis::Client) -> Result<redis::Client, ConfigError> {
+    let info = wire::tuned(client.get_connection_info().clone());
+    redis::Client::open(info).map_err(|_| ConfigError::Url)
+}
+
+fn infos<U: AsRef<str>>(
+    urls: impl IntoIterator<Item = U>,
+) -> Result<Vec<ConnectionInfo>, ConfigError> {
+    let infos = urls.into_iter();
+    infos.map(|url| client(url.as_ref()).map(|made| made.get_connection_info().clone())).collect()
 }
 
 /// The runtime of this task; its connections are its own.

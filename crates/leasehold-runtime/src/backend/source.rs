@@ -1,12 +1,13 @@
-//! Where a lane's connection comes from: the session's client, or what the user gave for commands.
+//! Where a lane's connection comes from: the session's own, or what the user gave for commands.
 
 use std::sync::{Mutex, PoisonError};
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisFuture, Value};
 
-use super::connection::{Timeouts, config};
 use super::failure::Failure;
+use super::target::Target;
+use super::wire::{Timeouts, config};
 
 /// What carries acquires and releases instead of a connection of the session's own: see
 /// [`SessionBuilder::commands`](crate::SessionBuilder::commands).
@@ -113,16 +114,16 @@ impl ConnectionLike for Connection {
 /// a pool is asked again.
 #[derive(Debug)]
 pub(super) struct Source {
-    client: redis::Client,
+    target: Target,
     given: Mutex<Option<Connection>>,
     #[cfg(feature = "deadpool")]
     pool: Option<deadpool_redis::Pool>,
 }
 
 impl Source {
-    pub(super) fn new(client: redis::Client, commands: Option<Commands>) -> Self {
+    pub(super) fn new(target: Target, commands: Option<Commands>) -> Self {
         let mut source = Self {
-            client,
+            target,
             given: Mutex::new(None),
             #[cfg(feature = "deadpool")]
             pool: None,
@@ -146,9 +147,8 @@ impl Source {
         if let Some(pool) = &self.pool {
             return check_out(pool, timeouts).await.map(|connection| (connection, true));
         }
-        let config = config(timeouts);
-        let made = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        made.map(|made| (Connection::Multiplexed(made), false)).map_err(Failure::connecting)
+        let made = self.target.connect(&config(timeouts), timeouts).await;
+        made.map(|made| (Connection::Multiplexed(made), false))
     }
 }
 

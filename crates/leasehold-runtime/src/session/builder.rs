@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Session;
 use super::link::{Identity, Link, Settings, Shared};
-use crate::backend::{Backend, Commands, Failure};
+use crate::backend::{Backend, Commands, Failure, Place};
 use crate::clock::{Drift, random};
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
 use crate::event::{Event, Events};
@@ -30,6 +30,19 @@ impl SessionBuilder {
 
     pub(super) fn from_client(client: &redis::Client) -> Result<Self, ConfigError> {
         Ok(Self::new(Backend::from_client(client)?))
+    }
+
+    pub(super) fn from_nodes<U: AsRef<str>>(
+        urls: impl IntoIterator<Item = U>,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self::new(Backend::from_nodes(urls)?))
+    }
+
+    pub(super) fn from_sentinels<U: AsRef<str>>(
+        urls: impl IntoIterator<Item = U>,
+        master: &str,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self::new(Backend::from_sentinels(urls, master)?))
     }
 
     fn new(backend: Backend) -> Self {
@@ -118,7 +131,7 @@ impl SessionBuilder {
 
     /// Sends acquires, releases and questions over this instead of a connection of the session's own: a
     /// `MultiplexedConnection`, or with the features of their names a `ConnectionManager` or a `deadpool_redis::Pool` to
-    /// the same server. Inbox and watchdog keep connections of their own: a client library fixes where pushes go when a
+    /// the same server; not for clusters and sentinels. Inbox and watchdog keep connections of their own: a client library fixes where pushes go when a
     /// connection is made, and renewals must not wait behind other commands.
     ///
     /// Of a pool the session holds one connection for as long as it works (a checkout costs a round trip, so there is
@@ -209,6 +222,11 @@ impl SessionBuilder {
                 "clock_drift",
                 "at most half (500 000 millionths) and a minute",
             ),
+            (
+                self.commands.is_none() || self.backend.is_one_server(),
+                "commands",
+                "given where there is one server, no cluster and no sentinel",
+            ),
             (settings.prefix.len() <= 256, "prefix", "at most 256 bytes"),
             (
                 !settings.prefix.iter().any(|byte| matches!(byte, b'{' | b'}')),
@@ -226,9 +244,10 @@ impl SessionBuilder {
 /// Whether what one connection writes the other finds: a mark that ends within seconds.
 async fn leads_to_the_same_place(shared: &Shared) -> Result<bool, Failure> {
     let mark = [&shared.identity.inbox, &b":mark"[..]].concat();
-    shared.commands.command(&[b"SET", &mark, b"1", b"PX", b"5000"]).await?;
-    let found = shared.own.command(&[b"EXISTS", &mark]).await?;
-    shared.commands.command(&[b"DEL", &mark]).await?;
+    let here = Place::default();
+    shared.commands.command(&here, &[b"SET", &mark, b"1", b"PX", b"5000"]).await?;
+    let found = shared.own.command(&here, &[b"EXISTS", &mark]).await?;
+    shared.commands.command(&here, &[b"DEL", &mark]).await?;
     Ok(found == Reply::Int(1))
 }
 

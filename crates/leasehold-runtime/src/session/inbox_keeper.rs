@@ -1,122 +1,146 @@
-//! Keeps the inbox open: proves it, opens it again when it breaks, and has every waiter checked whenever messages may
-//! have been lost.
+//! Keeps an inbox open at every place where grants are published: one server, or each master of a cluster, because only
+//! the node that runs a script counts who listens.
 
-use std::sync::atomic::Ordering;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_lua::wire::Push;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::grant::Granter;
+use super::inbox;
 use super::link::Shared;
-use crate::backend::{Failure, InboxEvent, Subscription};
-use crate::clock::{Backoff, random};
-use crate::error::{BackendErrorKind, ConfigError};
+use crate::backend::Place;
+use crate::error::ConfigError;
 use crate::event::Event;
 
-#[derive(Debug)]
-enum Signal {
-    Proof(String),
-    Down,
-}
+/// Without any sign of a change the places are looked up so often: a master that got its first slots, say, and nobody
+/// of this process has met it yet.
+const LOOK_UP: Duration = Duration::from_secs(10);
 
-/// Runs until it is aborted. `ready` hears of the first opening; if that fails there is no session.
+/// However many signs there are, the places are looked up no more often.
+const BETWEEN: Duration = Duration::from_millis(100);
+
+/// What the first opening at a place came to.
+type First = mpsc::UnboundedSender<Result<(), ConfigError>>;
+
+/// Runs until it is aborted. `ready` hears of the first opening at every place; if one fails there is no session.
 pub(super) async fn keep(granter: Granter, ready: oneshot::Sender<Result<(), ConfigError>>) {
-    let shared = granter.shared().clone();
-    let mut pauses = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
-    let mut ready = Some(ready);
-    loop {
-        let (signal, mut signals) = mpsc::unbounded_channel();
-        match open(&granter, signal, &mut signals).await {
-            Ok(subscription) => {
-                pauses.reset();
-                shared.inbox_up.store(true, Ordering::Relaxed);
-                match ready.take() {
-                    Some(ready) => drop(ready.send(Ok(()))),
-                    None => shared.events.emit(&Event::InboxUp),
-                }
-                recheck(&granter);
-                tokio::select! {
-                    () = until_down(&mut signals) => {}
-                    () = demoted(&shared) => {}
-                }
-                drop(subscription);
-                shared.inbox_up.store(false, Ordering::Relaxed);
-                shared.events.emit(&Event::InboxDown);
-                recheck(&granter);
-            }
-            Err(failure) => {
-                if let Some(ready) = ready.take() {
-                    drop(ready.send(Err(refusal(failure))));
-                    return;
-                }
-                tokio::time::sleep(pauses.pause()).await;
+    let mut keeper = Keeper {
+        up: Arc::new(Up {
+            shared: granter.shared().clone(),
+            places: Mutex::default(),
+            opened: AtomicBool::new(false),
+        }),
+        granter,
+        inboxes: HashMap::new(),
+        running: JoinSet::new(),
+    };
+    let opened = keeper.open_all().await;
+    let failed = opened.is_err();
+    drop(ready.send(opened));
+    if !failed {
+        keeper.follow().await;
+    }
+}
+
+struct Keeper {
+    granter: Granter,
+    up: Arc<Up>,
+    inboxes: HashMap<Place, AbortHandle>,
+    /// Ended with this value.
+    running: JoinSet<()>,
+}
+
+impl Keeper {
+    async fn open_all(&mut self) -> Result<(), ConfigError> {
+        let places = self.shared().own.places().await.map_err(inbox::refusal)?;
+        let (first, mut firsts) = mpsc::unbounded_channel();
+        self.be_at(&places, Some(&first));
+        for _ in &places {
+            // All have a sender, and none is dropped without a word.
+            if let Some(opened) = firsts.recv().await {
+                opened?;
             }
         }
+        Ok(())
     }
-}
 
-/// Messages may have been lost: ask for everybody.
-fn recheck(granter: &Granter) {
-    granter.shared().forget_samples();
-    granter.shared().registry.check_all_now();
-    granter.shared().topics.look_at_all_now();
-    granter.shared().poke.notify_one();
-}
-
-/// The inbox is at a server that is a replica now: no grant of the new master counts it, so both connections are made
-/// anew. Not more than once a second: it may be long until there is a master again.
-async fn demoted(shared: &Shared) {
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    shared.demoted.notified().await;
-    shared.own.reopen();
-}
-
-async fn until_down(signals: &mut mpsc::UnboundedReceiver<Signal>) {
-    while let Some(Signal::Proof(_)) = signals.recv().await {}
-}
-
-fn refusal(failure: Failure) -> ConfigError {
-    if matches!(failure.error.kind(), BackendErrorKind::Unreachable | BackendErrorKind::Auth) {
-        return ConfigError::Connect(failure.error);
-    }
-    ConfigError::Inbox(failure.error)
-}
-
-/// Subscribes, and proves with a message of its own that messages arrive: a connection may confirm a subscription and
-/// still deliver nothing.
-async fn open(
-    granter: &Granter,
-    signal: mpsc::UnboundedSender<Signal>,
-    signals: &mut mpsc::UnboundedReceiver<Signal>,
-) -> Result<Subscription, Failure> {
-    let shared = granter.shared();
-    shared.own.open().await?;
-    let receiver = granter.clone();
-    let deliver = move |event| match event {
-        InboxEvent::Push(Push::Proof { nonce }) => drop(signal.send(Signal::Proof(nonce))),
-        InboxEvent::Push(push) => receiver.receive(push),
-        InboxEvent::Down => drop(signal.send(Signal::Down)),
-    };
-    let timeouts = shared.timeouts();
-    let subscription = shared.backend.inbox(&shared.identity.inbox, timeouts).open(deliver).await?;
-    let nonce = format!("{:016x}", random());
-    if shared.own.publish(&shared.identity.inbox, &Push::proof(&nonce)).await? == 0 {
-        // Even if the proof arrived, through a replica: nobody listens where grants are published.
-        shared.own.reopen();
-        return Err(Failure::undelivered());
-    }
-    let proven = async {
+    async fn follow(&mut self) {
+        let shared = self.shared().clone();
         loop {
-            match signals.recv().await {
-                Some(Signal::Proof(arrived)) if arrived == nonce => return true,
-                Some(Signal::Proof(_)) => {}
-                Some(Signal::Down) | None => return false,
+            // Either is as good.
+            drop(tokio::time::timeout(LOOK_UP, shared.backend.places_changed()).await);
+            // Nobody answers: then all stays as it is, and the failures of the inboxes bring us back.
+            if let Ok(places) = shared.own.places().await {
+                self.be_at(&places, None);
+            }
+            tokio::time::sleep(BETWEEN).await;
+        }
+    }
+
+    fn be_at(&mut self, places: &[Place], first: Option<&First>) {
+        let up = self.up.clone();
+        self.inboxes.retain(|place, running| {
+            let stays = places.contains(place);
+            if !stays {
+                running.abort();
+                up.forget(place);
+            }
+            stays
+        });
+        for place in places {
+            if !self.inboxes.contains_key(place) {
+                self.up.set(place, false);
+                let keeping = inbox::keep(
+                    self.granter.clone(),
+                    place.clone(),
+                    self.up.clone(),
+                    first.cloned(),
+                );
+                self.inboxes.insert(place.clone(), self.running.spawn(keeping));
             }
         }
-    };
-    match tokio::time::timeout(timeouts.response, proven).await {
-        Ok(true) => Ok(subscription),
-        Ok(false) | Err(_) => Err(Failure::undelivered()),
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        self.granter.shared()
+    }
+}
+
+/// Which inboxes are up: pushes arrive when all are.
+pub(super) struct Up {
+    shared: Arc<Shared>,
+    places: Mutex<HashMap<Place, bool>>,
+    /// All were up once.
+    opened: AtomicBool,
+}
+
+impl Up {
+    pub(super) fn set(&self, place: &Place, up: bool) {
+        self.change(|places| {
+            places.insert(place.clone(), up);
+        });
+    }
+
+    fn forget(&self, place: &Place) {
+        self.change(|places| {
+            places.remove(place);
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut HashMap<Place, bool>)) {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut places);
+        let all = places.values().all(|up| *up);
+        let before = self.shared.inbox_up.swap(all, Ordering::Relaxed);
+        drop(places);
+        // The first time is no news: the session opens.
+        let opened = self.opened.fetch_or(all, Ordering::Relaxed);
+        if opened && all != before {
+            self.shared.events.emit(if all { &Event::InboxUp } else { &Event::InboxDown });
+        }
     }
 }

@@ -14,7 +14,7 @@ use super::Statistics;
 use super::registry::Registry;
 use super::topics::{Left, Topics};
 use super::watchdog::Watchdog;
-use crate::backend::{Backend, Commands, Failure, Lane, Timeouts};
+use crate::backend::{Backend, Commands, Failure, Lane, Place, Timeouts};
 use crate::clock::{Drift, Sample};
 use crate::engine::Plan;
 use crate::error::{BackendErrorKind, ConfigError, ShutdownError};
@@ -75,7 +75,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     highest_token: AtomicU64,
     /// The newest reading of each node's clock.
-    samples: Mutex<HashMap<u16, Sample>>,
+    samples: Mutex<HashMap<Place, Sample>>,
 }
 
 #[derive(Debug, Default)]
@@ -173,8 +173,11 @@ impl Shared {
 
     /// A reply from the node of this key read its clock.
     pub(crate) fn sampled(&self, key: &[u8], sample: Sample) {
+        if !self.backend.settled_since(sample.sent) {
+            return; // It may be the clock of the node that had the key before.
+        }
         let mut samples = self.samples();
-        let newest = samples.entry(self.backend.batch_of(key)).or_insert(sample);
+        let newest = samples.entry(self.backend.place_of(key)).or_insert(sample);
         if sample.sent > newest.sent {
             *newest = sample;
         }
@@ -183,7 +186,7 @@ impl Shared {
     /// The newest reading of the clock of this key's node. It is the node's and not the name's: a push for the first
     /// waiter of a name may overtake the reply that says it waits.
     pub(crate) fn sample(&self, key: &[u8]) -> Option<Sample> {
-        self.samples().get(&self.backend.batch_of(key)).copied()
+        self.samples().get(&self.backend.place_of(key)).copied()
     }
 
     /// No reading is worth anything: the next connection may lead to another node.
@@ -191,7 +194,7 @@ impl Shared {
         self.samples().clear();
     }
 
-    fn samples(&self) -> MutexGuard<'_, HashMap<u16, Sample>> {
+    fn samples(&self) -> MutexGuard<'_, HashMap<Place, Sample>> {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

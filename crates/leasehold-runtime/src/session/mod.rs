@@ -4,6 +4,7 @@ mod builder;
 mod check;
 mod end;
 mod grant;
+mod inbox;
 mod inbox_keeper;
 mod link;
 mod look;
@@ -84,6 +85,48 @@ impl Session {
         SessionBuilder::from_client(client)
     }
 
+    /// Options for a session at a Redis Cluster, by the addresses of some of its nodes; the others are found. User,
+    /// password and encryption of the first are those of every node.
+    ///
+    /// Each lock lives on the master that has the slot of its name, with all of its keys. The session has an inbox, and the
+    /// three connections that go with it, at every master: grants are counted by the node that makes them. It finds out by
+    /// itself when masters come, go or change; after a failover a waiter may stand behind later ones for up to a second,
+    /// until its next check brings it back to its place. While a slot is on its way from one node to another, Redis
+    /// Cluster refuses (`TRYAGAIN`) what names several keys, and so every call of a lock in it: waits go on, and a hold
+    /// is lost if its slot takes longer than its lease.
+    ///
+    /// A failover forgets what the new master had not yet heard of: then two may hold, until the earlier one's next
+    /// renewal tells it. A fencing token is what keeps the earlier one from harm.
+    ///
+    /// [`SessionBuilder::commands`] is not for clusters; nor is a pool of `deadpool_redis::cluster`: it resends calls
+    /// by itself and takes no setting against that.
+    ///
+    /// # Errors
+    /// [`ConfigError::Url`] if an address cannot be read, or there is none.
+    pub fn cluster_builder<U: AsRef<str>>(
+        urls: impl IntoIterator<Item = U>,
+    ) -> Result<SessionBuilder, ConfigError> {
+        SessionBuilder::from_nodes(urls)
+    }
+
+    /// Options for a session at the master that sentinels watch under this name, by the addresses of the sentinels. If the
+    /// master wants a user, a password, TLS or another database, its name is given as the host of an address:
+    /// `redis://user:password@name/0`.
+    ///
+    /// The sentinels are asked whenever a connection is made, and the server that they name is asked whether it is a
+    /// master (`ROLE`). A failover forgets what the new master had not yet heard of, as in a
+    /// [cluster](Self::cluster_builder). [`SessionBuilder::commands`] is not for this, nor is a pool of
+    /// `deadpool_redis::sentinel`: it keeps connections to a master that was demoted.
+    ///
+    /// # Errors
+    /// [`ConfigError::Url`] if an address cannot be read, or there is none.
+    pub fn sentinel_builder<U: AsRef<str>>(
+        sentinels: impl IntoIterator<Item = U>,
+        master: &str,
+    ) -> Result<SessionBuilder, ConfigError> {
+        SessionBuilder::from_sentinels(sentinels, master)
+    }
+
     /// Ends everything in order: no further acquire is granted (they get
     /// [`Closed`](crate::AcquireError::Closed)), waiters leave their queues, holds are released (their guards report
     /// [`Shutdown`](crate::LostReason::Shutdown)), then the inbox closes. One round trip a hold or waiter, all at once;
@@ -100,7 +143,7 @@ impl Session {
 
     /// Looks at the server as a place for locks: version, role, eviction, persistence, replicas, rights, clock, messages;
     /// each finding says what it means. Run it when a service starts, or by hand. About ten round trips; it takes and
-    /// releases one mutex of a random name.
+    /// releases one mutex of a random name. In a cluster it looks at every master, and each finding says which.
     ///
     /// # Errors
     /// [`BackendError`](crate::BackendError) if the server is out of reach. What it refuses is a finding.

@@ -8,6 +8,7 @@ use leasehold_lua::wire::{Push, acquisition_id};
 use leasehold_lua::{Acquisition, Call, Keys, Mode, ObjectName, Reply, Settings, Share, mutex};
 
 use super::link::{Link, Shared};
+use crate::backend::Place;
 use crate::clock::{random, wall};
 use crate::error::{BackendError, BackendErrorKind};
 
@@ -91,9 +92,24 @@ impl fmt::Display for Preflight {
     }
 }
 
+/// One place after another: in a cluster each master, and each finding names its own.
 pub(super) async fn run(link: &Link) -> Result<Preflight, BackendError> {
     let shared = link.shared();
-    let mut findings = match info(shared).await? {
+    let places = shared.own.places().await.map_err(|failure| failure.error)?;
+    let mut findings = Vec::new();
+    for place in &places {
+        let mut found = look_at(shared, place).await?;
+        if places.len() > 1 {
+            found.iter_mut().for_each(|finding| finding.text.insert_str(0, &format!("{place}: ")));
+        }
+        findings.extend(found);
+    }
+    findings.sort_by_key(|finding| finding.subject as u8);
+    Ok(Preflight { findings })
+}
+
+async fn look_at(shared: &Shared, place: &Place) -> Result<Vec<Finding>, BackendError> {
+    let mut findings = match info(shared, place).await? {
         Some(info) => {
             vec![server(&info), role(&info), eviction(&info), persistence(&info), replicas(&info)]
         }
@@ -103,10 +119,10 @@ pub(super) async fn run(link: &Link) -> Result<Preflight, BackendError> {
             "INFO is not permitted: version, role, eviction, persistence and replicas are unknown",
         )],
     };
-    findings.extend(rights(shared).await?);
-    findings.push(clock(shared).await?);
-    findings.push(messages(shared).await?);
-    Ok(Preflight { findings })
+    findings.extend(rights(shared, place).await?);
+    findings.push(clock(shared, place).await?);
+    findings.push(messages(shared, place).await?);
+    Ok(findings)
 }
 
 fn finding(subject: Subject, severity: Severity, text: impl Into<String>) -> Finding {
@@ -115,8 +131,8 @@ fn finding(subject: Subject, severity: Severity, text: impl Into<String>) -> Fin
 
 type Info = HashMap<String, String>;
 
-async fn info(shared: &Shared) -> Result<Option<Info>, BackendError> {
-    match shared.own.command(&[b"INFO"]).await {
+async fn info(shared: &Shared, place: &Place) -> Result<Option<Info>, BackendError> {
+    match shared.own.command(place, &[b"INFO"]).await {
         Ok(Reply::Bytes(text)) => Ok(Some(parse(&String::from_utf8_lossy(&text)))),
         Ok(Reply::Nil | Reply::Int(_) | Reply::List(_)) => Ok(None),
         Err(failure) if failure.error.kind() == BackendErrorKind::NoPermission => Ok(None),
@@ -198,9 +214,9 @@ fn replicas(info: &Info) -> Finding {
 }
 
 /// Every verb once, on a mutex of a random name: what is missing shows before the first job does.
-async fn rights(shared: &Shared) -> Result<Vec<Finding>, BackendError> {
+async fn rights(shared: &Shared, place: &Place) -> Result<Vec<Finding>, BackendError> {
     let mut missing = Vec::new();
-    for (verb, call) in probes(shared) {
+    for (verb, call) in probes(shared, place) {
         match shared.own.call(&call, shared.settings.response_timeout).await {
             Ok(_) => {}
             Err(failure) if failure.error.kind() == BackendErrorKind::Unreachable => {
@@ -218,15 +234,9 @@ async fn rights(shared: &Shared) -> Result<Vec<Finding>, BackendError> {
     Ok(missing)
 }
 
-fn probes(shared: &Shared) -> Vec<(&'static str, Call)> {
+fn probes(shared: &Shared, place: &Place) -> Vec<(&'static str, Call)> {
     const LEASE_MS: u64 = 1_000;
-    let name = format!("preflight-{:016x}", random());
-    let keys = Keys::new(ObjectName {
-        prefix: &shared.settings.prefix,
-        kind: "mutex",
-        group: None,
-        name: name.as_bytes(),
-    });
+    let keys = keys_at(shared, place);
     let [held, waiting] = ["held", "waiting"].map(|who| {
         acquisition_id(
             &format!("{who}-{:016x}", random()),
@@ -251,9 +261,28 @@ fn probes(shared: &Shared) -> Vec<(&'static str, Call)> {
     ]
 }
 
-async fn clock(shared: &Shared) -> Result<Finding, BackendError> {
+/// A random name that lives there. With one server the first does; a cluster of hundreds of masters has one within a
+/// few thousand.
+fn keys_at(shared: &Shared, place: &Place) -> Keys {
+    let mut tries = 0;
+    loop {
+        let name = format!("preflight-{:016x}", random());
+        let keys = Keys::new(ObjectName {
+            prefix: &shared.settings.prefix,
+            kind: "mutex",
+            group: None,
+            name: name.as_bytes(),
+        });
+        tries += 1;
+        if tries > 10_000 || shared.backend.place_of(&keys.holds) == *place {
+            return keys;
+        }
+    }
+}
+
+async fn clock(shared: &Shared, place: &Place) -> Result<Finding, BackendError> {
     let before = wall();
-    let reply = match shared.own.command(&[b"TIME"]).await {
+    let reply = match shared.own.command(place, &[b"TIME"]).await {
         Ok(reply) => reply,
         Err(failure) if failure.error.kind() == BackendErrorKind::NoPermission => {
             return Ok(finding(
@@ -283,8 +312,8 @@ fn seconds(time: &Reply) -> Duration {
         + Duration::from_micros(numbers.next().unwrap_or(0))
 }
 
-async fn messages(shared: &Shared) -> Result<Finding, BackendError> {
-    let sent = shared.own.publish(&shared.identity.inbox, &Push::proof("preflight")).await;
+async fn messages(shared: &Shared, place: &Place) -> Result<Finding, BackendError> {
+    let sent = shared.own.publish(place, &shared.identity.inbox, &Push::proof("preflight")).await;
     match sent {
         Ok(0) => {
             let text = "nobody listens on the inbox just now: waiters are served by the check, up to a second late";

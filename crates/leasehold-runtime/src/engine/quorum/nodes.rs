@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::standing::Standing;
 use super::{Quorum, majority_lasts};
+use crate::backend::Place;
 use crate::clock::{Moment, now};
 use crate::engine::{Spec, View};
 use crate::error::{AcquireError, BackendError, BackendErrorKind, ConfigError};
@@ -226,8 +227,10 @@ impl Nodes {
         let inboxes: Vec<&[u8]> = self.links().map(|link| &link.identity().inbox[..]).collect();
         let words: Vec<&[u8]> =
             [&b"PUBSUB"[..], b"NUMSUB"].into_iter().chain(inboxes.iter().copied()).collect();
-        let commands = self.0.nodes[at].view.session().link().commands();
-        let reply = commands.command(&words).await.map_err(|failure| failure.error)?;
+        let node = &self.0.nodes[at];
+        let commands = node.view.session().link().commands();
+        let reply = commands.command(&node.place(), &words).await;
+        let reply = reply.map_err(|failure| failure.error)?;
         let Reply::List(values) = reply else { return Ok(vec![]) };
         let listeners = values.chunks(2).map(|pair| !matches!(pair, [_, Reply::Int(0)]));
         Ok(listeners.enumerate().filter_map(|(at, some)| some.then_some(at)).collect())
@@ -248,8 +251,13 @@ impl Node {
     fn did_not_answer(&self) {
         self.unheard_until.store(now().plus(UNHEARD).as_nanos(), Ordering::Relaxed);
         if self.unanswered.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
-            self.view.session().link().commands().reopen();
+            self.view.session().link().commands().reopen(&self.place());
         }
+    }
+
+    /// The server that has the key, should it be one of a cluster.
+    fn place(&self) -> Place {
+        self.view.session().link().shared().backend.place_of(self.view.spec().slot_key())
     }
 }
 

@@ -1,10 +1,11 @@
-//! A lane: multiplexed connections that are made when they are needed and made anew when they are spent.
+//! A wire: multiplexed connections to one place, made when they are needed and made anew when they are spent.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_lua::{Call, Reply};
+use redis::aio::ConnectionLike;
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, ProtocolVersion, Value};
 
@@ -16,11 +17,19 @@ use super::reply::from_value;
 use super::source::{Connection, Source};
 use crate::error::BackendErrorKind;
 
-/// How long a lane waits.
+/// How long a wire waits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeouts {
     pub(crate) connect: Duration,
     pub(crate) response: Duration,
+}
+
+/// How a call is put to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Straight,
+    /// Of a slot that is on its way to this node: only who asks is answered.
+    Asking,
 }
 
 /// So many unanswered calls in a row, and the connection is taken for dead: a client library does not reconnect by
@@ -47,7 +56,7 @@ pub(super) fn tuned(info: ConnectionInfo) -> ConnectionInfo {
 /// A connection's driver runs on the runtime that made it, and stands still or ends with it. So each runtime has its own:
 /// the end of one costs the callers of another nothing, and a session outlives any of them.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(super) struct Wire {
     source: Source,
     timeouts: Timeouts,
     open: Mutex<Vec<Numbered>>,
@@ -67,7 +76,7 @@ struct Numbered {
     connection: Connection,
 }
 
-impl Lane {
+impl Wire {
     pub(super) fn new(source: Source, timeouts: Timeouts) -> Self {
         Self {
             source,
@@ -79,33 +88,44 @@ impl Lane {
     }
 
     /// Makes the connection if there is none.
-    pub(crate) async fn open(&self) -> Result<(), Failure> {
+    pub(super) async fn open(&self) -> Result<(), Failure> {
         self.connection().await.map(drop)
     }
 
     /// Sends a call once. One round trip; two after the server forgot the script.
-    pub(crate) async fn call(&self, call: &Call, within: Duration) -> Result<Reply, Failure> {
+    pub(super) async fn call(
+        &self,
+        call: &Call,
+        within: Duration,
+        way: Way,
+    ) -> Result<Reply, Failure> {
         let within = within.min(self.timeouts.response);
         let connected = tokio::time::timeout(within, self.connection()).await;
         let used = connected.map_err(|_| Failure::connecting_timed_out())??;
-        self.over(used, call, within).await
+        self.over(used, call, within, way).await
     }
 
     /// Sends a call once over the connection that this runtime has, so that it does not overtake what was sent on it
     /// before. `None`: there is none.
-    pub(crate) async fn call_behind(
+    pub(super) async fn call_behind(
         &self,
         home: Option<runtime::Id>,
         call: &Call,
         within: Duration,
     ) -> Option<Result<Reply, Failure>> {
         let used = self.present(home)?;
-        Some(self.over(used, call, within.min(self.timeouts.response)).await)
+        Some(self.over(used, call, within.min(self.timeouts.response), Way::Straight).await)
     }
 
-    async fn over(&self, used: Numbered, call: &Call, within: Duration) -> Result<Reply, Failure> {
+    async fn over(
+        &self,
+        used: Numbered,
+        call: &Call,
+        within: Duration,
+        way: Way,
+    ) -> Result<Reply, Failure> {
         let (number, heals) = (used.number, used.connection.heals());
-        let answer = tokio::time::timeout(within, evaluate(used.connection, call)).await;
+        let answer = tokio::time::timeout(within, evaluate(used.connection, call, way)).await;
         let result = answer.unwrap_or_else(|_| Err(Failure::timed_out()));
         let failure = result.as_ref().err();
         let impatient = within < self.timeouts.response.min(TELLING);
@@ -116,7 +136,7 @@ impl Lane {
     }
 
     /// Sends a command that is no script; one round trip.
-    pub(crate) async fn command(&self, words: &[&[u8]]) -> Result<Reply, Failure> {
+    pub(super) async fn command(&self, words: &[&[u8]]) -> Result<Reply, Failure> {
         let used = self.connection().await?;
         let (number, heals, mut connection) =
             (used.number, used.connection.heals(), used.connection);
@@ -130,14 +150,6 @@ impl Lane {
             .map_or_else(|_| Err(Failure::timed_out()), |answer| answer.map_err(Failure::from));
         self.judge(number, heals, result.as_ref().err());
         result.map(from_value)
-    }
-
-    /// Publishes a message, and answers how many received it; one round trip.
-    pub(crate) async fn publish(&self, channel: &[u8], message: &str) -> Result<i64, Failure> {
-        match self.command(&[b"PUBLISH", channel, message.as_bytes()]).await? {
-            Reply::Int(receivers) => Ok(receivers),
-            Reply::Nil | Reply::Bytes(_) | Reply::List(_) => Ok(0),
-        }
     }
 
     /// Keeps or drops the connection by what a call over it met.
@@ -159,7 +171,7 @@ impl Lane {
     }
 
     /// The next calls make connections.
-    pub(crate) fn reopen(&self) {
+    pub(super) fn reopen(&self) {
         self.connections().clear();
     }
 
@@ -207,18 +219,33 @@ pub(super) fn config(timeouts: Timeouts) -> AsyncConnectionConfig {
         .set_response_timeout(None)
 }
 
-async fn evaluate(mut connection: Connection, call: &Call) -> Result<Value, Failure> {
+async fn evaluate(mut connection: Connection, call: &Call, way: Way) -> Result<Value, Failure> {
     let hash = call.script.hash(|source| redis::Script::new(source).get_hash().to_owned());
-    let first =
-        command("EVALSHA", hash.as_bytes(), call).query_async::<Value>(&mut connection).await;
-    match first.map_err(Failure::from) {
+    let digest = command("EVALSHA", hash.as_bytes(), call);
+    match send(&mut connection, digest, way).await {
         // Surely not run, so asking with the whole text is no resend.
         Err(failure) if failure.no_script => {
             let whole = command("EVAL", call.script.source().as_bytes(), call);
-            whole.query_async(&mut connection).await.map_err(Failure::from)
+            send(&mut connection, whole, way).await
         }
         answered => answered,
     }
+}
+
+async fn send(connection: &mut Connection, command: Cmd, way: Way) -> Result<Value, Failure> {
+    let answer = match way {
+        Way::Straight => command.query_async::<Value>(connection).await,
+        Way::Asking => asking(connection, command).await,
+    };
+    answer.map_err(Failure::from)
+}
+
+/// In one piece, so that nothing comes between: `ASKING` is for the next command only.
+async fn asking(connection: &mut Connection, command: Cmd) -> redis::RedisResult<Value> {
+    let mut both = redis::pipe();
+    both.cmd("ASKING").add_command(command);
+    let answers = connection.req_packed_commands(&both, 0, 2).await?;
+    answers.into_iter().next_back().unwrap_or(Value::Nil).extract_error()
 }
 
 fn command(verb: &str, script: &[u8], call: &Call) -> Cmd {

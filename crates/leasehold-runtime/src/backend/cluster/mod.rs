@@ -1,0 +1,168 @@
+//! A cluster: which node has which slot, shared by all lanes of a session.
+//!
+//! The client library's own cluster connection is not used. It sends a call again by itself after a lost reply, and then
+//! nobody can tell whether "not held" is the answer to the first copy (I7), nor mark a late cancel; with its resends
+//! turned off it does not follow a slot that moves either.
+
+mod routes;
+mod slots;
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::ConnectionInfo;
+use tokio::sync::Notify;
+
+pub(super) use routes::Routes;
+pub(super) use slots::slot_of;
+
+use super::address::{Node, at, split};
+use crate::clock::{Moment, now};
+use slots::Slots;
+
+/// However many calls fail, the nodes are not asked more often who has which slot.
+const BETWEEN_READINGS: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    /// How to talk to a node, apart from its address.
+    template: ConnectionInfo,
+    seeds: Vec<Node>,
+    state: Mutex<State>,
+    /// Told when something may have changed.
+    news: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    slots: Slots,
+    known: bool,
+    /// Something failed that a change would explain.
+    doubted: bool,
+    asked: Option<Moment>,
+    changed: Moment,
+    /// Nodes that did not answer last time: others are asked first.
+    silent: HashSet<Node>,
+    /// Whom to ask first: another each time, so that one that knows nothing new does not stay in the way.
+    turn: usize,
+}
+
+impl Cluster {
+    pub(super) fn new(template: ConnectionInfo, seeds: Vec<Node>) -> Self {
+        let state = State {
+            slots: Slots::unknown(),
+            known: false,
+            doubted: false,
+            asked: None,
+            changed: now(),
+            silent: HashSet::new(),
+            turn: 0,
+        };
+        Self { template, seeds, state: Mutex::new(state), news: Notify::new() }
+    }
+
+    /// How to reach a node; none for what is no address.
+    pub(super) fn client_of(&self, node: &str) -> Option<redis::Client> {
+        let (host, port) = split(node)?;
+        redis::Client::open(at(&self.template, host, port)).ok()
+    }
+
+    pub(super) fn owner(&self, slot: u16) -> Option<Node> {
+        self.state().slots.owner(slot).cloned()
+    }
+
+    pub(super) fn masters(&self) -> Vec<Node> {
+        self.state().slots.masters()
+    }
+
+    /// Whether nothing moved since then: a reading of a node's clock is that of the node whose it is said to be.
+    pub(super) fn settled_since(&self, moment: Moment) -> bool {
+        self.state().changed < moment
+    }
+
+    /// Resolves when something may have changed.
+    pub(super) async fn news(&self) {
+        self.news.notified().await;
+    }
+
+    /// Something failed that a change would explain.
+    pub(super) fn doubt(&self) {
+        self.state().doubted = true;
+        self.news.notify_one();
+    }
+
+    /// Whether the nodes are to be asked now, by whoever asks this; `anyway`: also if nothing is in doubt.
+    fn reading_is_due(&self, anyway: bool) -> bool {
+        let mut state = self.state();
+        let rested = state.asked.is_none_or(|asked| asked.plus(BETWEEN_READINGS).passed());
+        let due = !state.known || ((anyway || state.doubted) && rested);
+        if due {
+            state.asked = Some(now());
+        }
+        due
+    }
+
+    fn learn(&self, slots: Slots) {
+        let mut state = self.state();
+        let before = state.slots.masters();
+        let moved = (0..16_384).any(|slot| state.slots.owner(slot) != slots.owner(slot));
+        if moved {
+            state.changed = now();
+        }
+        let news = slots.masters() != before;
+        state.slots = slots;
+        (state.known, state.doubted) = (true, false);
+        drop(state);
+        if news {
+            self.news.notify_one();
+        }
+    }
+
+    fn moved(&self, slot: u16, to: &Node) {
+        let mut state = self.state();
+        if state.slots.owner(slot) == Some(to) {
+            return;
+        }
+        state.slots.set_owner(slot, to);
+        (state.changed, state.doubted) = (now(), true);
+        drop(state);
+        self.news.notify_one();
+    }
+
+    /// A call was answered by a node that does not have its slot yet.
+    fn moving(&self) {
+        self.state().changed = now();
+    }
+
+    fn is_silent(&self, node: &Node, silent: bool) {
+        let mut state = self.state();
+        if silent {
+            state.silent.insert(node.clone());
+        } else if !state.silent.is_empty() {
+            state.silent.remove(node);
+        }
+    }
+
+    /// Whom to ask who has which slot, the likeliest to answer first.
+    fn to_ask(&self) -> Vec<Node> {
+        let mut state = self.state();
+        let mut nodes = state.slots.masters();
+        for seed in &self.seeds {
+            if !nodes.contains(seed) {
+                nodes.push(seed.clone());
+            }
+        }
+        state.turn = state.turn.wrapping_add(1);
+        if !nodes.is_empty() {
+            let by = state.turn % nodes.len();
+            nodes.rotate_left(by);
+        }
+        nodes.sort_by_key(|node| state.silent.contains(node));
+        nodes
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,176 @@
+//! Calls to a cluster: each goes to the node that has its key's slot.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_lua::{Call, Reply};
+use tokio::runtime;
+
+use super::slots::Slots;
+use super::{Cluster, slot_of};
+use crate::backend::address::{Node, split};
+use crate::backend::failure::{Failure, Redirect};
+use crate::backend::source::Source;
+use crate::backend::target::Target;
+use crate::backend::wire::{Timeouts, Way, Wire};
+use crate::clock::now;
+use crate::error::BackendErrorKind;
+
+/// A call that is sent on more often than this is on its way in a circle.
+const MOST_HOPS: usize = 5;
+
+/// A wire to each node, made when it is first needed.
+#[derive(Debug)]
+pub(in crate::backend) struct Routes {
+    cluster: Arc<Cluster>,
+    timeouts: Timeouts,
+    wires: Mutex<HashMap<Node, Arc<Wire>>>,
+}
+
+impl Routes {
+    pub(in crate::backend) fn new(cluster: Arc<Cluster>, timeouts: Timeouts) -> Self {
+        Self { cluster, timeouts, wires: Mutex::default() }
+    }
+
+    /// Finds out who has which slot, if that is not known or is in doubt; `anyway`: also if it is not.
+    pub(in crate::backend) async fn read_slots(&self, anyway: bool) -> Result<(), Failure> {
+        if !self.cluster.reading_is_due(anyway) {
+            return Ok(());
+        }
+        let mut last = Failure::no_master("no node of the cluster is known");
+        for node in self.cluster.to_ask() {
+            match self.ask(&node).await {
+                Ok(slots) => {
+                    self.cluster.learn(slots);
+                    return Ok(());
+                }
+                Err(failure) => last = failure,
+            }
+        }
+        Err(last)
+    }
+
+    async fn ask(&self, node: &Node) -> Result<Slots, Failure> {
+        let asking = async { self.wire(node)?.command(&[b"CLUSTER", b"SLOTS"]).await };
+        let answer = tokio::time::timeout(self.timeouts.connect, asking).await;
+        let answer = answer.unwrap_or_else(|_| Err(Failure::connecting_timed_out()));
+        self.cluster.is_silent(node, answer.is_err());
+        let slots = Slots::read(&answer?, node);
+        let slots = slots.filter(|slots| !slots.masters().is_empty());
+        slots.ok_or_else(|| Failure::no_master("the node knows of no slots"))
+    }
+
+    /// Connects to every master.
+    pub(in crate::backend) async fn open(&self) -> Result<(), Failure> {
+        self.read_slots(false).await?;
+        for node in self.cluster.masters() {
+            self.wire(&node)?.open().await?;
+        }
+        Ok(())
+    }
+
+    /// Sends a call to the node of its key, and on to another where one says so: what is sent on has surely not run.
+    pub(in crate::backend) async fn call(
+        &self,
+        call: &Call,
+        within: Duration,
+    ) -> Result<Reply, Failure> {
+        let until = now().plus(within.min(self.timeouts.response));
+        // What is known is tried if nobody knows better.
+        let read = tokio::time::timeout(until.left(), self.read_slots(false)).await;
+        let slot = slot_of(key_of(call));
+        let Some(mut node) = self.cluster.owner(slot) else {
+            return Err(match read {
+                Ok(Err(failure)) => failure,
+                Ok(Ok(())) => self.nobody_has_it(),
+                Err(_) => Failure::connecting_timed_out(),
+            });
+        };
+        let mut way = Way::Straight;
+        let mut hops = 1;
+        loop {
+            let failure = match self.wire(&node)?.call(call, until.left(), way).await {
+                Ok(reply) => {
+                    if way == Way::Asking {
+                        self.cluster.moving();
+                    }
+                    self.cluster.is_silent(&node, false);
+                    return Ok(reply);
+                }
+                Err(failure) => failure,
+            };
+            let redirect = failure.redirect.clone().filter(|_| hops < MOST_HOPS);
+            (node, way) = match redirect {
+                Some(Redirect::Moved(to)) => {
+                    let to = named(&to, &node);
+                    self.cluster.moved(slot, &to);
+                    (to, Way::Straight)
+                }
+                Some(Redirect::Ask(to)) => (named(&to, &node), Way::Asking),
+                None => {
+                    self.failed(&node, &failure);
+                    return Err(failure);
+                }
+            };
+            hops += 1;
+        }
+    }
+
+    /// Over the connection that this runtime has to the node of the key, wherever that sends it on to.
+    pub(in crate::backend) async fn call_behind(
+        &self,
+        home: Option<runtime::Id>,
+        call: &Call,
+        within: Duration,
+    ) -> Option<Result<Reply, Failure>> {
+        let node = self.cluster.owner(slot_of(key_of(call)))?;
+        let wire = self.wire(&node).ok()?;
+        wire.call_behind(home, call, within).await
+    }
+
+    pub(in crate::backend) fn wire(&self, node: &Node) -> Result<Arc<Wire>, Failure> {
+        let mut wires = self.wires.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(wire) = wires.get(node) {
+            return Ok(wire.clone());
+        }
+        let client = self.cluster.client_of(node);
+        let client = client.ok_or_else(|| Failure::no_master("a node without an address"))?;
+        // Those of nodes that left are dropped when one comes.
+        let masters = self.cluster.masters();
+        wires.retain(|node, _| masters.contains(node));
+        let wire = Arc::new(Wire::new(Source::new(Target::Fixed(client), None), self.timeouts));
+        wires.insert(node.clone(), wire.clone());
+        Ok(wire)
+    }
+
+    pub(in crate::backend) fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
+    /// A node that is gone, was demoted, or lost sight of the others: somebody else may have its slots.
+    fn failed(&self, node: &Node, failure: &Failure) {
+        let unreachable = failure.error.kind() == BackendErrorKind::Unreachable;
+        self.cluster.is_silent(node, unreachable);
+        if unreachable || failure.transient {
+            self.cluster.doubt();
+        }
+    }
+
+    fn nobody_has_it(&self) -> Failure {
+        self.cluster.doubt();
+        Failure::no_master("no node has the slot of the key")
+    }
+}
+
+fn key_of(call: &Call) -> &[u8] {
+    call.keys.first().map_or(&[], |key| key)
+}
+
+/// A redirection without a host means that of the node that says so.
+fn named(to: &str, by: &Node) -> Node {
+    match (to.strip_prefix(':'), split(by)) {
+        (Some(port), Some((host, _))) => format!("{host}:{port}").into(),
+        _ => to.into(),
+    }
+}

@@ -1,0 +1,113 @@
+//! A lane: what calls travel on, to one server or to each the node of its key.
+
+use std::time::Duration;
+
+use leasehold_lua::{Call, Reply};
+use tokio::runtime;
+
+use super::address::Place;
+use super::cluster::Routes;
+use super::failure::Failure;
+use super::wire::{Way, Wire};
+
+/// Calls over multiplexed connections; nothing outside this module knows how many servers there are.
+#[derive(Debug)]
+pub(crate) struct Lane(pub(super) Kind);
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    One(Box<Wire>),
+    Many(Routes),
+}
+
+impl Lane {
+    /// Makes the connections that there are not.
+    pub(crate) async fn open(&self) -> Result<(), Failure> {
+        match &self.0 {
+            Kind::One(wire) => wire.open().await,
+            Kind::Many(routes) => routes.open().await,
+        }
+    }
+
+    /// Sends a call once. One round trip; two after the server forgot the script, or where its key has moved.
+    pub(crate) async fn call(&self, call: &Call, within: Duration) -> Result<Reply, Failure> {
+        match &self.0 {
+            Kind::One(wire) => wire.call(call, within, Way::Straight).await,
+            Kind::Many(routes) => routes.call(call, within).await,
+        }
+    }
+
+    /// Sends a call once over the connection that this runtime has, so that it does not overtake what was sent on it
+    /// before. `None`: there is none.
+    pub(crate) async fn call_behind(
+        &self,
+        home: Option<runtime::Id>,
+        call: &Call,
+        within: Duration,
+    ) -> Option<Result<Reply, Failure>> {
+        match &self.0 {
+            Kind::One(wire) => wire.call_behind(home, call, within).await,
+            Kind::Many(routes) => routes.call_behind(home, call, within).await,
+        }
+    }
+
+    /// Where grants are published, and an inbox must listen therefore: each master. In a cluster the answer of a node,
+    /// if nobody was asked just now.
+    pub(crate) async fn places(&self) -> Result<Vec<Place>, Failure> {
+        let Kind::Many(routes) = &self.0 else { return Ok(vec![Place::default()]) };
+        routes.read_slots(true).await?;
+        let masters = routes.cluster().masters();
+        Ok(masters.into_iter().map(|node| Place(Some(node))).collect())
+    }
+
+    /// Makes the connection to a place if there is none.
+    pub(crate) async fn open_at(&self, place: &Place) -> Result<(), Failure> {
+        self.at(place, async |wire| wire.open().await).await
+    }
+
+    /// Sends a command that is no script to a place; one round trip.
+    pub(crate) async fn command(&self, place: &Place, words: &[&[u8]]) -> Result<Reply, Failure> {
+        self.at(place, async |wire| wire.command(words).await).await
+    }
+
+    /// Publishes a message at a place, and answers how many received it there; one round trip.
+    pub(crate) async fn publish(
+        &self,
+        place: &Place,
+        channel: &[u8],
+        message: &str,
+    ) -> Result<i64, Failure> {
+        match self.command(place, &[b"PUBLISH", channel, message.as_bytes()]).await? {
+            Reply::Int(receivers) => Ok(receivers),
+            Reply::Nil | Reply::Bytes(_) | Reply::List(_) => Ok(0),
+        }
+    }
+
+    /// The next calls to a place make connections.
+    pub(crate) fn reopen(&self, place: &Place) {
+        match (&self.0, &place.0) {
+            (Kind::One(wire), _) => wire.reopen(),
+            (Kind::Many(routes), Some(node)) => {
+                if let Ok(wire) = routes.wire(node) {
+                    wire.reopen();
+                }
+            }
+            (Kind::Many(_), None) => {}
+        }
+    }
+
+    async fn at<T>(
+        &self,
+        place: &Place,
+        task: impl AsyncFnOnce(&Wire) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        match (&self.0, &place.0) {
+            (Kind::One(wire), _) => task(wire).await,
+            (Kind::Many(routes), Some(node)) => {
+                let wire = routes.wire(node)?;
+                task(&wire).await
+            }
+            (Kind::Many(_), None) => Err(Failure::no_master("which node was not said")),
+        }
+    }
+}
