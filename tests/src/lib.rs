@@ -15,6 +15,7 @@
 //! - [`cost`]: client commands of anything that can be held.
 //! - [`mod@latch`]: the same for suites of the latch.
 //! - [`mod@rwlock`]: the same for suites of the read-write lock.
+//! - [`topology`]: a cluster, and a master with sentinels.
 //! - [`measure`]: figures of a measurement.
 //! - [`eventually`]: waits for a fact; tests use it where they would sleep.
 //! - [`rounds`]: how often a long loop runs, with and without `scripts/test --soak`.
@@ -42,6 +43,7 @@ pub mod rwlock;
 pub mod scene;
 mod server;
 mod soak;
+pub mod topology;
 mod worker;
 
 pub use clock_shim::ServerClock;

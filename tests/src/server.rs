@@ -4,7 +4,7 @@ mod process;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -40,6 +40,7 @@ pub struct ServerBuilder {
     arguments: Vec<OsString>,
     password: Option<String>,
     clock_shim: bool,
+    sentinel: Option<String>,
 }
 
 impl Server {
@@ -118,6 +119,12 @@ impl Server {
         drop(self.process.lock().expect("no panic inside").take());
     }
 
+    /// Whether it was started and not killed since.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.process.lock().expect("no panic inside").is_some()
+    }
+
     /// Starts an empty server on the same port, after [`Server::kill`] if that was not called.
     pub fn restart(&self) {
         self.kill();
@@ -192,6 +199,20 @@ impl ServerBuilder {
         self.arg("--requirepass", password)
     }
 
+    /// A replica of the server at this port of 127.0.0.1.
+    #[must_use]
+    pub(crate) fn replica_of(mut self, port: &str) -> Self {
+        self.arguments.extend(["--replicaof", "127.0.0.1", port].map(OsString::from));
+        self
+    }
+
+    /// A sentinel, which begins with these lines of configuration.
+    #[must_use]
+    pub(crate) fn sentinel(mut self, configuration: String) -> Self {
+        self.sentinel = Some(configuration);
+        self
+    }
+
     /// Puts the server's clock in the test's hands: see [`Server::clock`]. Linux only; needs `cc`.
     #[must_use]
     pub fn clock_shim(mut self) -> Self {
@@ -208,6 +229,7 @@ impl ServerBuilder {
             binary: server_binary(),
             port: 0,
             folder: folder.path().to_owned(),
+            first: self.sentinel.map(|lines| kept(folder.path(), &lines)).unwrap_or_default(),
             arguments: self.arguments,
             environment: clock.as_ref().map(ServerClock::environment).unwrap_or_default(),
         };
@@ -215,6 +237,12 @@ impl ServerBuilder {
         let process = Mutex::new(Some(process));
         Server { launch, password: self.password, clock, process, _folder: folder }
     }
+}
+
+fn kept(folder: &Path, configuration: &str) -> Vec<OsString> {
+    let file = folder.join("sentinel.conf");
+    std::fs::write(&file, configuration).expect("a folder of our own");
+    vec![file.into(), "--sentinel".into()]
 }
 
 fn server_binary() -> PathBuf {

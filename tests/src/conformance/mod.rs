@@ -68,6 +68,7 @@ mod run;
 mod rwlock;
 mod semaphore;
 mod site;
+mod topologies;
 
 pub use holdable::{Hold, Holdable, Lease, Reentrant};
 pub use rig::{Client, Rig};
@@ -75,6 +76,7 @@ pub use run::{check, failure_of};
 pub use rwlock::{Reading, Writing};
 pub use semaphore::AllPermits;
 pub use site::{KeyEvents, Site, Standalone};
+pub use topologies::{Clustered, Watched};
 
 use std::time::Duration;
 

@@ -54,6 +54,25 @@ pub struct KeyEvents {
 }
 
 impl KeyEvents {
+    /// Listens at this server.
+    pub(super) async fn of(server: &Server, key: &[u8]) -> Self {
+        let mut configure = redis::cmd("CONFIG");
+        configure.arg(&["SET", "notify-keyspace-events", "KA"]);
+        configure.exec_async(&mut server.connection().await).await.expect("CONFIG SET");
+        let told = Arc::new(Lock::new(Vec::new()));
+        let heard = Arc::clone(&told);
+        let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
+            heard.lock().expect("no panic inside").extend(event(push));
+            Ok::<_, std::convert::Infallible>(())
+        });
+        let client = server.client();
+        let listening = client.get_multiplexed_async_connection_with_config(&config).await;
+        let mut listening = listening.expect("a server that answers");
+        let channel = [b"__keyspace@0__:", key].concat();
+        listening.subscribe(channel).await.expect("a subscription");
+        Self { told, listening: Some(listening) }
+    }
+
     /// How often the key was deleted, and how often it expired.
     #[must_use]
     pub fn ends(&self) -> (usize, usize) {
@@ -116,19 +135,7 @@ impl Site for Standalone {
     }
 
     async fn key_events(&self, key: &[u8]) -> KeyEvents {
-        self.run(&["CONFIG", "SET", "notify-keyspace-events", "KA"]).await;
-        let told = Arc::new(Lock::new(Vec::new()));
-        let heard = Arc::clone(&told);
-        let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
-            heard.lock().expect("no panic inside").extend(event(push));
-            Ok::<_, std::convert::Infallible>(())
-        });
-        let client = self.0.client();
-        let listening = client.get_multiplexed_async_connection_with_config(&config).await;
-        let mut listening = listening.expect("a server that answers");
-        let channel = [b"__keyspace@0__:", key].concat();
-        listening.subscribe(channel).await.expect("a subscription");
-        KeyEvents { told, listening: Some(listening) }
+        KeyEvents::of(&self.0, key).await
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Launch {
     pub(super) binary: PathBuf,
     pub(super) port: u16,
     pub(super) folder: PathBuf,
+    /// Before all others: the file that a sentinel keeps.
+    pub(super) first: Vec<OsString>,
     pub(super) arguments: Vec<OsString>,
     pub(super) environment: Vec<(&'static str, PathBuf)>,
 }
@@ -53,6 +55,7 @@ impl Launch {
     fn spawn(&self, log: &Path) -> io::Result<Process> {
         let output = File::create(log)?;
         let server = Command::new(&self.binary)
+            .args(&self.first)
             .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
             .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(&self.folder)
@@ -103,7 +106,8 @@ impl Process {
         loop {
             // Its own log says that it has the port; a PING alone could be answered by a stranger.
             let text = std::fs::read_to_string(log).unwrap_or_default();
-            if text.contains("Ready to accept connections") && answers(port).unwrap_or(false) {
+            let ready = ["Ready to accept connections", "Sentinel ID is"];
+            if ready.iter().any(|words| text.contains(words)) && answers(port).unwrap_or(false) {
                 return Ok(self);
             }
             let ended = self.server.try_wait().expect("a child of our own").is_some();
@@ -139,10 +143,11 @@ fn answers(port: u16) -> io::Result<bool> {
 
 /// Below the range that the system gives to outgoing connections (from 32768): a client that
 /// retries while the server is dead could otherwise be given the server's own port and keep it.
+/// So is the port of the cluster bus, which is 10 000 higher.
 fn free_port() -> u16 {
     loop {
-        let random = RandomState::new().hash_one(std::process::id()) % 20_000;
-        let port = 10_000 + u16::try_from(random).expect("below 20 000");
+        let random = RandomState::new().hash_one(std::process::id()) % 12_000;
+        let port = 10_000 + u16::try_from(random).expect("below 12 000");
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return port;
         }

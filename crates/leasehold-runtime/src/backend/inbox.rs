@@ -47,7 +47,7 @@ impl Inbox {
         };
         let config = config(self.timeouts).set_push_sender(receive);
         let opening = async {
-            let mut connection = self.target.connect(&config, self.timeouts).await?;
+            let (mut connection, _) = self.target.connect(&config, self.timeouts).await?;
             connection.subscribe(&*self.channel).await.map_err(Failure::connecting)?;
             Ok(Subscription { _connection: connection })
         };

@@ -128,6 +128,14 @@ impl Backend {
         }
     }
 
+    /// Resolves when the server at a place is another than now.
+    pub(crate) async fn master_changed(&self, timeouts: Timeouts) {
+        match self {
+            Self::Watched(sentinels) => sentinels.changed(timeouts).await,
+            Self::Fixed(_) | Self::Cluster(_) => std::future::pending().await,
+        }
+    }
+
     /// A link broke: there may be other places than before.
     pub(crate) fn doubt_places(&self) {
         if let Self::Cluster(cluster) = self {

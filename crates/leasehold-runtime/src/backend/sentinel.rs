@@ -3,13 +3,18 @@
 
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult, Value};
 
-use super::address::at;
+use super::address::{Node, at, join};
 use super::failure::Failure;
 use super::wire::{Timeouts, config};
+
+/// The sentinels are asked so often whether the master is another. After a failover that somebody ordered, the old one
+/// stays up and takes writes, which are lost, for eight seconds and more: nothing else tells.
+const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Sentinels {
@@ -18,11 +23,14 @@ pub(crate) struct Sentinels {
     /// How to talk to the master, apart from its address.
     master: ConnectionInfo,
     service: String,
+    /// The server that counts; connections to another are spent. None while nobody knows.
+    current: Mutex<Option<Node>>,
 }
 
 impl Sentinels {
     pub(super) fn new(sentinels: Vec<Client>, master: ConnectionInfo, service: String) -> Self {
-        Self { sentinels: Mutex::new(sentinels), master, service }
+        let sentinels = Mutex::new(sentinels);
+        Self { sentinels, master, service, current: Mutex::default() }
     }
 
     /// A connection to a server that says that it is the master.
@@ -30,14 +38,15 @@ impl Sentinels {
         &self,
         config: &AsyncConnectionConfig,
         timeouts: Timeouts,
-    ) -> Result<MultiplexedConnection, Failure> {
+    ) -> Result<(MultiplexedConnection, Node), Failure> {
         let mut last = Failure::no_master("no sentinel knows a master of this name");
         let sentinels = self.sentinels().clone();
         for (place, sentinel) in sentinels.iter().enumerate() {
             match self.through(sentinel, config, timeouts).await {
-                Ok(Some(connection)) => {
+                Ok(Some((connection, node))) => {
                     self.prefer(place);
-                    return Ok(connection);
+                    *self.current() = Some(node.clone());
+                    return Ok((connection, node));
                 }
                 Ok(None) => {}
                 Err(failure) => last = failure,
@@ -52,10 +61,11 @@ impl Sentinels {
         sentinel: &Client,
         config: &AsyncConnectionConfig,
         timeouts: Timeouts,
-    ) -> Result<Option<MultiplexedConnection>, Failure> {
+    ) -> Result<Option<(MultiplexedConnection, Node)>, Failure> {
         let Some((host, port)) = within(timeouts, self.ask(sentinel, timeouts)).await? else {
             return Ok(None);
         };
+        let node = join(&host, port);
         let client = Client::open(at(&self.master, &host, port)).map_err(Failure::connecting)?;
         let opening = client.get_multiplexed_async_connection_with_config(config);
         let mut connection = within(timeouts, opening).await?;
@@ -64,10 +74,58 @@ impl Sentinels {
                 Err(Failure::no_master("the server that the sentinels name is no master"))
             }
             // No right to ask: what is no master will say so at the first write.
-            Ok(_) => Ok(Some(connection)),
-            Err(failure) if !failure.transient => Ok(Some(connection)),
+            Ok(_) => Ok(Some((connection, node))),
+            Err(failure) if !failure.transient => Ok(Some((connection, node))),
             Err(failure) => Err(failure),
         }
+    }
+
+    /// Whether a connection to this server is one to the master.
+    pub(super) fn is_current(&self, node: &Node) -> bool {
+        self.current().as_ref() == Some(node)
+    }
+
+    /// Resolves when the master is another server than at first, or the sentinels name another. Then nobody counts
+    /// until a connection is made.
+    pub(super) async fn changed(&self, timeouts: Timeouts) {
+        let first = self.current().clone();
+        let mut link = None;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let named = self.named(&mut link, timeouts).await;
+            let mut current = self.current();
+            if *current != first {
+                return;
+            }
+            if named.is_some() && named != first {
+                *current = None;
+                return;
+            }
+        }
+    }
+
+    /// Whom a sentinel names, over a link that is kept while it works.
+    async fn named(
+        &self,
+        link: &mut Option<MultiplexedConnection>,
+        timeouts: Timeouts,
+    ) -> Option<Node> {
+        if link.is_none() {
+            let sentinels = self.sentinels().clone();
+            for sentinel in &sentinels {
+                let config = config(timeouts);
+                let opening = sentinel.get_multiplexed_async_connection_with_config(&config);
+                if let Ok(made) = within(timeouts, opening).await {
+                    *link = Some(made);
+                    break;
+                }
+            }
+        }
+        let asked = within(timeouts, self.ask_over(link.as_mut()?)).await;
+        if asked.is_err() {
+            *link = None;
+        }
+        asked.ok()?.map(|(host, port)| join(&host, port))
     }
 
     async fn ask(
@@ -77,9 +135,16 @@ impl Sentinels {
     ) -> RedisResult<Option<(String, u16)>> {
         let config = config(timeouts);
         let mut connection = sentinel.get_multiplexed_async_connection_with_config(&config).await?;
+        self.ask_over(&mut connection).await
+    }
+
+    async fn ask_over(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<Option<(String, u16)>> {
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
-        question.query_async(&mut connection).await
+        question.query_async(connection).await
     }
 
     fn prefer(&self, place: usize) {
@@ -87,6 +152,10 @@ impl Sentinels {
         if place < sentinels.len() {
             sentinels[..=place].rotate_right(1);
         }
+    }
+
+    fn current(&self) -> std::sync::MutexGuard<'_, Option<Node>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sentinels(&self) -> std::sync::MutexGuard<'_, Vec<Client>> {

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisFuture, Value};
 
+use super::address::Node;
 use super::failure::Failure;
 use super::target::Target;
 use super::wire::{Timeouts, config};
@@ -110,6 +111,15 @@ impl ConnectionLike for Connection {
     }
 }
 
+/// A connection that a source has made.
+pub(super) struct Made {
+    pub(super) connection: Connection,
+    /// By the user: then it serves every runtime.
+    pub(super) given: bool,
+    /// To which server, where that may change.
+    pub(super) node: Option<Node>,
+}
+
 /// Makes a lane's connections. A connection that was given is used until it is spent, then the session makes its own;
 /// a pool is asked again.
 #[derive(Debug)]
@@ -137,18 +147,24 @@ impl Source {
         source
     }
 
-    /// A connection, and whether it was given: then it serves every runtime.
-    pub(super) async fn connect(&self, timeouts: Timeouts) -> Result<(Connection, bool), Failure> {
+    /// Whether a connection that it made leads where it should.
+    pub(super) fn is_still_at(&self, node: Option<&Node>) -> bool {
+        self.target.is_still_at(node)
+    }
+
+    /// What was given at first, else what the pool gives, else one of its own.
+    pub(super) async fn connect(&self, timeouts: Timeouts) -> Result<Made, Failure> {
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(given) = given {
-            return Ok((given, true));
+            return Ok(Made { connection: given, given: true, node: None });
         }
         #[cfg(feature = "deadpool")]
         if let Some(pool) = &self.pool {
-            return check_out(pool, timeouts).await.map(|connection| (connection, true));
+            let connection = check_out(pool, timeouts).await?;
+            return Ok(Made { connection, given: true, node: None });
         }
-        let made = self.target.connect(&config(timeouts), timeouts).await;
-        made.map(|made| (Connection::Multiplexed(made), false))
+        let (made, node) = self.target.connect(&config(timeouts), timeouts).await?;
+        Ok(Made { connection: Connection::Multiplexed(made), given: false, node })
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
+use super::address::Node;
 use super::failure::Failure;
 use super::sentinel::Sentinels;
 use super::wire::Timeouts;
@@ -16,18 +17,29 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// A connection to it, with the options of whoever asks.
+    /// A connection to it, with the options of whoever asks; and to which server, where that may change.
     pub(super) async fn connect(
         &self,
         config: &AsyncConnectionConfig,
         timeouts: Timeouts,
-    ) -> Result<MultiplexedConnection, Failure> {
+    ) -> Result<(MultiplexedConnection, Option<Node>), Failure> {
         match self {
-            Self::Fixed(client) => client
-                .get_multiplexed_async_connection_with_config(config)
-                .await
-                .map_err(Failure::connecting),
-            Self::Watched(sentinels) => sentinels.connect(config, timeouts).await,
+            Self::Fixed(client) => {
+                let made = client.get_multiplexed_async_connection_with_config(config).await;
+                made.map(|made| (made, None)).map_err(Failure::connecting)
+            }
+            Self::Watched(sentinels) => {
+                let (made, node) = sentinels.connect(config, timeouts).await?;
+                Ok((made, Some(node)))
+            }
+        }
+    }
+
+    /// Whether a connection to this server leads where it should.
+    pub(super) fn is_still_at(&self, node: Option<&Node>) -> bool {
+        match (self, node) {
+            (Self::Watched(sentinels), Some(node)) => sentinels.is_current(node),
+            (Self::Watched(_) | Self::Fixed(_), _) => true,
         }
     }
 }

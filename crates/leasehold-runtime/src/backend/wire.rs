@@ -11,10 +11,11 @@ use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, ProtocolVersion, Value};
 
 use tokio::runtime;
 
+use super::address::Node;
 use super::failure::Failure;
 use super::here;
 use super::reply::from_value;
-use super::source::{Connection, Source};
+use super::source::{Connection, Made, Source};
 use crate::error::BackendErrorKind;
 
 /// How long a wire waits.
@@ -74,6 +75,8 @@ struct Numbered {
     /// The runtime that drives it; none for one that was given, which serves all.
     home: Option<runtime::Id>,
     connection: Connection,
+    /// The server that it leads to, where that may change.
+    node: Option<Node>,
 }
 
 impl Wire {
@@ -185,7 +188,10 @@ impl Wire {
     }
 
     fn present(&self, home: Option<runtime::Id>) -> Option<Numbered> {
-        let serves = |open: &&Numbered| open.home.is_none() || open.home == home;
+        let serves = |open: &&Numbered| {
+            (open.home.is_none() || open.home == home)
+                && self.source.is_still_at(open.node.as_ref())
+        };
         self.connections().iter().find(serves).cloned()
     }
 
@@ -200,10 +206,11 @@ impl Wire {
         if let Some(present) = self.present(home) {
             return Ok(present);
         }
-        let (connection, given) = self.source.connect(self.timeouts).await?;
+        let Made { connection, given, node } = self.source.connect(self.timeouts).await?;
         let home = if given { None } else { home };
-        let made = Numbered { number: crate::clock::random(), home, connection };
+        let made = Numbered { number: crate::clock::random(), home, connection, node };
         let mut open = self.connections();
+        open.retain(|open| self.source.is_still_at(open.node.as_ref()));
         if open.len() >= MOST_CONNECTIONS {
             open.remove(0);
         }

@@ -47,6 +47,7 @@ pub(super) async fn keep(
                     () = until_down(&mut signals) => {}
                     () = demoted(&shared, &place) => {}
                     () = unheard(&shared, &place) => {}
+                    () = shared.backend.master_changed(shared.timeouts()) => {}
                 }
                 drop(subscription);
                 up.set(&place, false);
