@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use leasehold_multi_lock::MultiLock;
 use leasehold_mutex::{
-    ConfigError, Guard, LostReason, Mutex, Name, Options, ReleaseError, Session, Severity, Subject,
+    BackendErrorKind, ConfigError, Guard, LostReason, Mutex, Name, Options, ReleaseError, Session,
+    Severity, Subject,
 };
 use leasehold_tests::scene::{SOON, Told, keys, mutex};
 use leasehold_tests::topology::Cluster;
-use leasehold_tests::{FaultProxy, Pick, Server, eventually};
+use leasehold_tests::{FaultProxy, Pick, Server, acl, eventually};
 use tokio::sync::OnceCell;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -378,7 +379,8 @@ async fn one_node_that_answers_is_enough_and_what_leads_nowhere_is_told() {
     assert!(matches!(Session::cluster_builder(["unix:///tmp/a"]), Err(ConfigError::Url)));
     let alone = Server::start();
     let refused = Session::cluster_builder([alone.url()]).unwrap().connect().await;
-    assert!(matches!(refused, Err(ConfigError::Inbox(_))), "{refused:?}");
+    let Err(ConfigError::Connect(error)) = refused else { panic!("{refused:?}") };
+    assert!(error.to_string().contains("cluster support disabled"), "{error}");
     let dead = alone.url();
     alone.kill();
     let cluster = cluster().await;
@@ -405,6 +407,33 @@ async fn a_preflight_looks_at_every_master() {
         }
     }
     session.shutdown(SOON).await.unwrap();
+}
+
+/// B109 and the README's rule: a cluster takes one right more.
+#[tokio::test]
+async fn a_user_of_a_cluster_needs_to_know_the_slots() {
+    let cluster = Cluster::start(3, 0).await;
+    for node in cluster.nodes() {
+        acl::user(node, "locker", "").await;
+    }
+    let urls = || cluster.nodes().iter().map(|node| acl::url(node, "locker"));
+    let refused = Session::cluster_builder(urls()).unwrap().connect().await;
+    let Err(ConfigError::Connect(error)) = refused else { panic!("{refused:?}") };
+    assert_eq!(error.kind(), BackendErrorKind::NoPermission);
+    for node in cluster.nodes() {
+        acl::change(node, "locker", "+cluster|slots").await;
+    }
+    let one = Session::cluster_builder(urls()).unwrap().connect().await.unwrap();
+    for name in one_a_master(&cluster, "rights").await {
+        let lock = mutex(&one, &name, Options::default());
+        let guard = lock.acquire().await.unwrap();
+        let second = lock.clone();
+        let waiting = tokio::spawn(async move { second.acquire().await });
+        queued(&lock, 1).await;
+        guard.release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+    }
+    one.shutdown(SOON).await.unwrap();
 }
 
 /// I20.

@@ -255,6 +255,8 @@ impl Store {
 
 /// The documented exception. The replicas never hear of a hold, then its master dies: another gets the lock while the
 /// first still holds by its own clock. Only the token tells them apart, and it does.
+///
+/// It is also the negative control of the suites above: what finds nothing there finds this.
 async fn a_lossy_failover_grants_twice(all: &All) {
     let (one, two) = (all.session().await, all.session().await);
     let lock = mutex(&one, "a", Options::default().lease(60 * SECOND));
@@ -268,6 +270,7 @@ async fn a_lossy_failover_grants_twice(all: &All) {
     cut.arg(&["KILL", "TYPE", "replica"]);
     cut.exec_async(&mut master.connection().await).await.expect("an answer");
     let first = lock.acquire().await.expect("an answer");
+    let began = Instant::now();
     let mut store = Store::default();
     assert!(store.write("first", first.fencing_token()));
     master.kill();
@@ -279,6 +282,16 @@ async fn a_lossy_failover_grants_twice(all: &All) {
     assert!(store.write("second", second.fencing_token()));
     assert!(!store.write("first, too late", first.fencing_token()), "refused");
     assert_eq!(store.written, ["first", "second"]);
+    let ns = |moment: Duration| u64::try_from(moment.as_nanos()).expect("not for centuries");
+    let until_ns = ns(began.elapsed() + MS);
+    let history = [(0, 0, first.fencing_token()), (1, until_ns - 1, second.fencing_token())];
+    let history = history.map(|(client, from_ns, token)| Hold {
+        client,
+        token: token.get(),
+        from_ns,
+        until_ns,
+    });
+    assert_eq!((overlaps(&history).len(), stale_tokens(&history).len()), (1, 0));
     println!("held twice: {} and {}", first.fencing_token(), second.fencing_token());
     // As soon as the first asks, it knows; and its release harms nobody.
     let error = first.extend(70 * SECOND).await.expect_err("it is lost");
@@ -302,4 +315,31 @@ async fn a_lossy_failover_of_a_cluster_grants_twice_and_the_token_tells() {
 #[tokio::test]
 async fn a_lossy_failover_under_sentinels_grants_twice_and_the_token_tells() {
     a_lossy_failover_grants_twice(&All::Sentinels(Sentinels::start().await)).await;
+}
+
+/// Nothing tells that a frozen server is gone but silence: a call waits its 2 s, then the others are asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_master_of_a_cluster_is_left_for_its_successor() {
+    let all = All::Cluster(Cluster::start(3, 1).await);
+    let names: Vec<String> = (0..3).map(|number| format!("load-{number}")).collect();
+    let sessions = [all.session().await, all.session().await];
+    let mut load = Load::start(&sessions, &names);
+    load.grows(&names, SOON).await;
+    let victim = all.master_of(&names[0]).await;
+    let (frozen, clock) = (load.now(), awake());
+    victim.freeze();
+    let resumed =
+        async || load.of(&names[0]).iter().any(|hold| hold.from_ns > frozen + 100_000_000);
+    eventually(SOON * 3, "grants go on", resumed).await;
+    println!("first grant {:?} after the freeze", awake() - clock);
+    assert!(awake() - clock <= 7 * SECOND);
+    victim.thaw();
+    let All::Cluster(cluster) = &all else { unreachable!("just made") };
+    cluster.settled().await;
+    load.grows(&names, SOON).await;
+    load.stop().await;
+    load.is_exclusive(&names, Some(frozen));
+    for session in sessions {
+        session.shutdown(SOON).await.expect("all is confirmed");
+    }
 }

@@ -68,6 +68,10 @@ pub(crate) async fn deliver(
             sleep_until(until).await;
             return Err(Undelivered { error: failure.error, doubtful });
         }
-        sleep_until(resume).await;
+        tokio::select! {
+            () = sleep_until(resume) => {}
+            // An inbox is open again, so its server answers again.
+            () = link.shared().came_back.notified() => {}
+        }
     }
 }

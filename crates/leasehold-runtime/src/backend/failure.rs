@@ -236,6 +236,15 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_has_not_the_slot_says_who_has() {
+        let to = || "127.0.0.1:7001".to_owned();
+        assert_eq!(redirect("MOVED", "3999 127.0.0.1:7001"), Some(Redirect::Moved(to())));
+        assert_eq!(redirect("ASK", "3999 127.0.0.1:7001"), Some(Redirect::Ask(to())));
+        assert_eq!(redirect("MOVED", "3999"), None);
+        assert_eq!(redirect("TRYAGAIN", "Multiple keys request"), None);
+    }
+
+    #[test]
     fn a_script_error_of_an_old_server_is_read_inside() {
         let old = "Error running script (call to f_1): @user_script:3: @user_script: 3: -READONLY You can't write";
         assert_eq!(server_kind("ERR", old), (Kind::ReadOnly, "READONLY"));

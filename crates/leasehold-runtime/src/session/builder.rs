@@ -156,7 +156,7 @@ impl SessionBuilder {
     /// * [`SessionOption`](ConfigError::SessionOption): an option is out of its bounds; nothing is sent.
     /// * [`NoRuntime`](ConfigError::NoRuntime): not called from a task of a tokio runtime; nothing is sent.
     /// * [`Connect`](ConfigError::Connect): the server is out of reach (within the connect timeout), or refuses user or
-    ///   password.
+    ///   password; or no node of the cluster tells which node has which slot, or no sentinel names a master.
     /// * [`OtherServer`](ConfigError::OtherServer): what [`commands`](Self::commands) was given leads elsewhere.
     /// * [`Inbox`](ConfigError::Inbox): no right to subscribe or publish, or no RESP3 on the way.
     ///

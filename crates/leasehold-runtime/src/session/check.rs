@@ -30,7 +30,7 @@ pub(super) async fn check(granter: Granter, due: DueCheck) {
         }
     }
     // While pushes do not arrive the checks come as fast as their pauses allow.
-    let regular = if shared.inbox_up.load(Ordering::Relaxed) { next.at } else { None };
+    let regular = if shared.hears_of(&due.key) { next.at } else { None };
     shared.registry.checked(&due.key, regular);
     shared.poke.notify_one();
 }

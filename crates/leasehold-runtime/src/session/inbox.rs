@@ -43,6 +43,7 @@ pub(super) async fn keep(
                     drop(first.send(Ok(())));
                 }
                 recheck(&granter);
+                shared.came_back.notify_waiters();
                 tokio::select! {
                     () = until_down(&mut signals) => {}
                     () = demoted(&shared, &place) => {}

@@ -2,8 +2,8 @@
 //! the node that runs a script counts who listens.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -29,11 +29,7 @@ type First = mpsc::UnboundedSender<Result<(), ConfigError>>;
 /// Runs until it is aborted. `ready` hears of the first opening at every place; if one fails there is no session.
 pub(super) async fn keep(granter: Granter, ready: oneshot::Sender<Result<(), ConfigError>>) {
     let mut keeper = Keeper {
-        up: Arc::new(Up {
-            shared: granter.shared().clone(),
-            places: Mutex::default(),
-            opened: AtomicBool::new(false),
-        }),
+        up: Arc::new(Up { shared: granter.shared().clone(), opened: AtomicBool::new(false) }),
         granter,
         inboxes: HashMap::new(),
         running: JoinSet::new(),
@@ -56,7 +52,12 @@ struct Keeper {
 
 impl Keeper {
     async fn open_all(&mut self) -> Result<(), ConfigError> {
-        let places = self.shared().own.places().await.map_err(inbox::refusal)?;
+        let places = self
+            .shared()
+            .own
+            .places()
+            .await
+            .map_err(|failure| ConfigError::Connect(failure.error))?;
         let (first, mut firsts) = mpsc::unbounded_channel();
         self.be_at(&places, Some(&first));
         for _ in &places {
@@ -110,37 +111,32 @@ impl Keeper {
     }
 }
 
-/// Which inboxes are up: pushes arrive when all are.
+/// Notes which inboxes are up, and tells when all are, or no longer.
 pub(super) struct Up {
     shared: Arc<Shared>,
-    places: Mutex<HashMap<Place, bool>>,
     /// All were up once.
     opened: AtomicBool,
 }
 
 impl Up {
     pub(super) fn set(&self, place: &Place, up: bool) {
-        self.change(|places| {
-            places.insert(place.clone(), up);
+        self.change(|heard| {
+            heard.insert(place.clone(), up);
         });
     }
 
     fn forget(&self, place: &Place) {
-        self.change(|places| {
-            places.remove(place);
+        self.change(|heard| {
+            heard.remove(place);
         });
     }
 
     fn change(&self, change: impl FnOnce(&mut HashMap<Place, bool>)) {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut places);
-        let all = places.values().all(|up| *up);
-        let before = self.shared.inbox_up.swap(all, Ordering::Relaxed);
-        drop(places);
+        let (before, now) = self.shared.heard.change(change);
         // The first time is no news: the session opens.
-        let opened = self.opened.fetch_or(all, Ordering::Relaxed);
-        if opened && all != before {
-            self.shared.events.emit(if all { &Event::InboxUp } else { &Event::InboxDown });
+        let opened = self.opened.fetch_or(now, Ordering::Relaxed);
+        if opened && now != before {
+            self.shared.events.emit(if now { &Event::InboxUp } else { &Event::InboxDown });
         }
     }
 }

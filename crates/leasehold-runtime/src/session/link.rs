@@ -69,13 +69,38 @@ pub(crate) struct Shared {
     pub(crate) events: Events,
     /// Wakes the thread when something is due earlier than it knew.
     pub(crate) poke: Notify,
-    pub(crate) inbox_up: AtomicBool,
+    pub(crate) heard: Heard,
     /// Told by [`answered_with`](Self::answered_with).
     pub(crate) demoted: Notify,
+    /// Tells whoever pauses before another attempt that it may work now.
+    pub(crate) came_back: Notify,
     pub(crate) counters: Counters,
     highest_token: AtomicU64,
     /// The newest reading of each node's clock.
     samples: Mutex<HashMap<Place, Sample>>,
+}
+
+/// Where inboxes are to be, and whether they are up.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    /// All are.
+    all: AtomicBool,
+    places: Mutex<HashMap<Place, bool>>,
+}
+
+impl Heard {
+    /// Answers whether all were up before, and whether they are now.
+    pub(super) fn change(&self, change: impl FnOnce(&mut HashMap<Place, bool>)) -> (bool, bool) {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut places);
+        let now = places.values().all(|up| *up);
+        (self.all.swap(now, Ordering::Relaxed), now)
+    }
+
+    fn is_up(&self, place: &Place) -> bool {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        places.get(place).copied().unwrap_or(false)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -149,8 +174,9 @@ impl Shared {
             topics: Topics::default(),
             events,
             poke: Notify::new(),
-            inbox_up: AtomicBool::new(false),
+            heard: Heard::default(),
             demoted: Notify::new(),
+            came_back: Notify::new(),
             counters: Counters::default(),
             highest_token: AtomicU64::new(0),
             samples: Mutex::default(),
@@ -159,6 +185,11 @@ impl Shared {
 
     pub(crate) fn timeouts(&self) -> Timeouts {
         self.settings.timeouts()
+    }
+
+    /// Whether pushes arrive from where this key lives.
+    pub(crate) fn hears_of(&self, key: &[u8]) -> bool {
+        self.heard.all.load(Ordering::Relaxed) || self.heard.is_up(&self.backend.place_of(key))
     }
 
     pub(crate) fn terms(&self) -> Terms {

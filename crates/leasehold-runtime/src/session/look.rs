@@ -25,7 +25,7 @@ pub(super) async fn look(granter: Granter, due: DueLook) {
         Ok(reply) => match due.topic.read(&reply) {
             Ok(look) => {
                 // While pushes do not arrive the looks come as fast as their pauses allow.
-                let up = shared.inbox_up.load(Ordering::Relaxed);
+                let up = shared.hears_of(&due.key);
                 let next = up.then(|| now().plus(pause(&shared, look.check_ms)));
                 shared.topics.looked(&due, look, next)
             }

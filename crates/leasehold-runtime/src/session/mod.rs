@@ -98,6 +98,9 @@ impl Session {
     /// A failover forgets what the new master had not yet heard of: then two may hold, until the earlier one's next
     /// renewal tells it. A fencing token is what keeps the earlier one from harm.
     ///
+    /// Opening the session takes an answer of every master. A user of an ACL needs `+cluster|slots` beside the rights of the
+    /// locks.
+    ///
     /// [`SessionBuilder::commands`] is not for clusters; nor is a pool of `deadpool_redis::cluster`: it resends calls
     /// by itself and takes no setting against that.
     ///
@@ -114,7 +117,9 @@ impl Session {
     /// `redis://user:password@name/0`.
     ///
     /// The sentinels are asked whenever a connection is made, and the server that they name is asked whether it is a
-    /// master (`ROLE`). A failover forgets what the new master had not yet heard of, as in a
+    /// master (`ROLE`; a user without that right is told at the first write). Once a second a sentinel is asked whether it
+    /// names another: after a failover that somebody ordered the old master takes writes for eight seconds and more, which
+    /// are lost. A failover forgets what the new master had not yet heard of, as in a
     /// [cluster](Self::cluster_builder). [`SessionBuilder::commands`] is not for this, nor is a pool of
     /// `deadpool_redis::sentinel`: it keeps connections to a master that was demoted.
     ///

@@ -9,7 +9,7 @@ use tokio::runtime;
 
 use super::slots::Slots;
 use super::{Cluster, slot_of};
-use crate::backend::address::{Node, split};
+use crate::backend::address::{Node, join, split};
 use crate::backend::failure::{Failure, Redirect};
 use crate::backend::source::Source;
 use crate::backend::target::Target;
@@ -169,8 +169,23 @@ fn key_of(call: &Call) -> &[u8] {
 
 /// A redirection without a host means that of the node that says so.
 fn named(to: &str, by: &Node) -> Node {
-    match (to.strip_prefix(':'), split(by)) {
-        (Some(port), Some((host, _))) => format!("{host}:{port}").into(),
+    match (split(to), split(by)) {
+        (Some(("", port)), Some((host, _))) => join(host, port),
         _ => to.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirection_without_a_host_stays_at_the_host_that_gave_it() {
+        let by: Node = "10.0.0.1:7000".into();
+        assert_eq!(&*named(":7001", &by), "10.0.0.1:7001");
+        assert_eq!(&*named("10.0.0.2:7001", &by), "10.0.0.2:7001");
+        let by: Node = "::1:7000".into();
+        assert_eq!(&*named(":7001", &by), "::1:7001");
+        assert_eq!(&*named("::2:7001", &by), "::2:7001");
     }
 }
