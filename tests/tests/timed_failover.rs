@@ -161,11 +161,16 @@ async fn killed_under_load(all: &All, names: &[String], limit: Duration) {
     load.grows(names, SOON).await;
     let victim = all.master_of(&names[0]).await;
     let (killed, clock) = (load.now(), awake());
+    let old = victim.addr();
     victim.kill();
+    // What the servers take for it, without us.
+    let replaced = async || all.master_of(&names[0]).await.addr() != old;
+    let named = eventually(SOON * 3, "another is named", replaced).await;
     let resumed =
         async || load.of(&names[0]).iter().any(|hold| hold.from_ns > killed + 100_000_000);
     eventually(SOON * 3, "grants go on", resumed).await;
     let took = awake() - clock;
+    println!("another master is named {named:?} after the kill");
     let next = load.of(&names[0]).into_iter().map(|hold| hold.from_ns);
     let first = next.filter(|from| *from > killed + 100_000_000).min().expect("it resumed");
     println!("first grant {:?} after the kill", Duration::from_nanos(first - killed));

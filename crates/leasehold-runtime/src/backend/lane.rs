@@ -33,7 +33,8 @@ impl Lane {
     pub(crate) async fn call(&self, call: &Call, within: Duration) -> Result<Reply, Failure> {
         match &self.0 {
             Kind::One(wire) => wire.call(call, within, Way::Straight).await,
-            Kind::Many(routes) => routes.call(call, within).await,
+            // In a box: a future is as large as its largest way, and callers on one server do not pay for this one.
+            Kind::Many(routes) => Box::pin(routes.call(call, within)).await,
         }
     }
 
@@ -47,7 +48,7 @@ impl Lane {
     ) -> Option<Result<Reply, Failure>> {
         match &self.0 {
             Kind::One(wire) => wire.call_behind(home, call, within).await,
-            Kind::Many(routes) => routes.call_behind(home, call, within).await,
+            Kind::Many(routes) => Box::pin(routes.call_behind(home, call, within)).await,
         }
     }
 

@@ -29,7 +29,7 @@ impl Target {
                 made.map(|made| (made, None)).map_err(Failure::connecting)
             }
             Self::Watched(sentinels) => {
-                let (made, node) = sentinels.connect(config, timeouts).await?;
+                let (made, node) = Box::pin(sentinels.connect(config, timeouts)).await?;
                 Ok((made, Some(node)))
             }
         }
