@@ -91,11 +91,15 @@ impl Server {
     /// A new connection of [`Server::client`]. It waits 10 s for an answer, where a connection of
     /// the client itself gives up after 0.5 s: a loaded machine fails no test.
     pub async fn connection(&self) -> MultiplexedConnection {
+        self.try_connection().await.expect("a server that answers")
+    }
+
+    /// The same where the server may be gone, or changes its role and closes its connections.
+    pub(crate) async fn try_connection(&self) -> redis::RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));
-        let connection = self.client().get_multiplexed_async_connection_with_config(&config).await;
-        connection.expect("a server that answers")
+        self.client().get_multiplexed_async_connection_with_config(&config).await
     }
 
     /// The clock of a server that was started with [`ServerBuilder::clock_shim`].

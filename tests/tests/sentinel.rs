@@ -1,8 +1,10 @@
 //! A session at a master that sentinels watch.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use leasehold_mutex::{ConfigError, Options, Session};
+use leasehold_mutex::{ConfigError, Options, ReleaseError, Session};
 use leasehold_tests::scene::{SOON, keys, mutex};
 use leasehold_tests::topology::Sentinels;
 use leasehold_tests::{Server, eventually};
@@ -83,6 +85,67 @@ async fn what_leads_nowhere_is_told() {
     );
 }
 
+async fn fail_over(all: &Sentinels) {
+    let mut sentinel = all.sentinels()[0].connection().await;
+    let mut failover = redis::cmd("SENTINEL");
+    failover.arg("FAILOVER").arg(all.service());
+    failover.exec_async(&mut sentinel).await.expect("SENTINEL FAILOVER");
+    eventually(SOON, "another is the master", async || all.master().await != 0).await;
+}
+
+/// CONFORMANCE 115: no acquire fails (they are sent again), no release without a reason, and all goes on at the new
+/// master. What is allowed: a hold that only the old master heard of is lost, and one whose release only the old master
+/// heard of stands until its lease ends.
+#[tokio::test]
+async fn c115_five_tasks_over_a_hundred_names_go_on_through_a_failover() {
+    let all = Sentinels::start().await;
+    let session = session(&all).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = (0..5)
+        .map(|task| {
+            let (session, stop) = (session.clone(), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let (mut rounds, mut lost) = (0, 0);
+                while !stop.load(Ordering::Relaxed) {
+                    let name = format!("name-{}", rounds % 20 * 5 + task);
+                    let options = Options::default().lease(2 * SECOND).max_wait(3 * SOON);
+                    let lock = mutex(&session, &name, options);
+                    let guard = lock.acquire().await.expect("it waits for the new master");
+                    match guard.release().await {
+                        Ok(()) | Err(ReleaseError::Unknown { .. }) => {}
+                        Err(ReleaseError::Lost(_)) => lost += 1,
+                        Err(other) => panic!("{other:?}"),
+                    }
+                    rounds += 1;
+                }
+                (rounds, lost)
+            })
+        })
+        .collect();
+    fail_over(&all).await;
+    let began = Instant::now();
+    let new = &all.servers()[all.master().await];
+    let arrived = async || {
+        let clients: String = redis::cmd("CLIENT")
+            .arg(&["LIST", "TYPE", "normal"])
+            .query_async(&mut new.connection().await)
+            .await
+            .expect("CLIENT LIST");
+        clients.lines().any(|line| line.contains("cmd=evalsha"))
+    };
+    eventually(SOON, "the session is at the new master", arrived).await;
+    println!("the session is there {:?} after a sentinel named it", began.elapsed());
+    all.settled().await;
+    stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        let (rounds, lost) = task.await.expect("no panic inside");
+        println!("{rounds} rounds, {lost} lost");
+        assert!(rounds > 20 && lost <= 1);
+    }
+    assert!(new.command_calls().await.of(&["evalsha", "eval"]) > 100);
+    session.shutdown(SOON).await.unwrap();
+}
+
 /// CONFORMANCE 68 and B105: the master is demoted on purpose, and its links stay open.
 #[tokio::test]
 async fn a_planned_failover_is_followed_by_holds_and_waiters() {
@@ -97,11 +160,7 @@ async fn a_planned_failover_is_followed_by_holds_and_waiters() {
         all.servers()[0].keys().await.iter().any(|key| **key == *queue)
     })
     .await;
-    let mut sentinel = all.sentinels()[0].connection().await;
-    let mut failover = redis::cmd("SENTINEL");
-    failover.arg("FAILOVER").arg(all.service());
-    failover.exec_async(&mut sentinel).await.unwrap();
-    eventually(SOON, "another is the master", async || all.master().await != 0).await;
+    fail_over(&all).await;
     all.settled().await;
     assert!(guard.is_held());
     guard.extend(20 * SECOND).await.unwrap();

@@ -25,7 +25,7 @@ async fn tell(node: &Server, words: &[&str]) {
 async fn ask<T: redis::FromRedisValue>(node: &Server, words: &[&str]) -> redis::RedisResult<T> {
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]);
-    command.query_async(&mut node.connection().await).await
+    command.query_async(&mut node.try_connection().await?).await
 }
 
 /// Whether `INFO replication` has this line.

@@ -84,6 +84,11 @@ impl Backend {
         matches!(self, Self::Fixed(_))
     }
 
+    /// Whether sentinels say which server it is.
+    pub(crate) fn is_watched(&self) -> bool {
+        matches!(self, Self::Watched(_))
+    }
+
     /// A lane of calls over one connection a server, of the session's own unless another is given.
     pub(crate) fn lane(&self, commands: Option<Commands>, timeouts: Timeouts) -> Lane {
         let one = |target| {

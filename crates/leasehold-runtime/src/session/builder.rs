@@ -150,7 +150,7 @@ impl SessionBuilder {
     }
 
     /// Opens the session: starts its thread, connects, subscribes, and proves with a message of its own that the inbox
-    /// delivers. Six round trips, on three connections.
+    /// delivers. Six round trips, on three connections; in a cluster so many for each master.
     ///
     /// # Errors
     /// * [`SessionOption`](ConfigError::SessionOption): an option is out of its bounds; nothing is sent.

@@ -14,8 +14,8 @@ use crate::backend::{Failure, InboxEvent, Place, Subscription};
 use crate::clock::{Backoff, random};
 use crate::error::{BackendErrorKind, ConfigError};
 
-/// Where the master may be another server from one moment to the next, the inbox asks so often whether it is still where
-/// grants are published: a link to a server that nobody else sees any more may stand for long.
+/// Where sentinels name the master, the inbox asks so often whether it is still where grants are published: calls may
+/// have gone over to another server in the moment in which the inbox was opened.
 const ASK_WHETHER_HEARD: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -77,8 +77,11 @@ fn recheck(granter: &Granter) {
 
 /// The inbox is at a server that is a replica now: no grant of the new master counts it, so both connections are made
 /// anew. Not more than once a second: it may be long until there is a master again. (A node of a cluster that is a
-/// replica now has no slots, and is left.)
+/// replica now says who has its slots, and is left.)
 async fn demoted(shared: &Shared, place: &Place) {
+    if *place != Place::default() {
+        return std::future::pending().await;
+    }
     tokio::time::sleep(Duration::from_secs(1)).await;
     shared.demoted.notified().await;
     shared.own.reopen(place);
@@ -86,7 +89,7 @@ async fn demoted(shared: &Shared, place: &Place) {
 
 /// Resolves when grants are published where this inbox does not listen.
 async fn unheard(shared: &Shared, place: &Place) {
-    if shared.backend.is_one_server() {
+    if !shared.backend.is_watched() {
         return std::future::pending().await;
     }
     loop {

@@ -96,8 +96,10 @@ impl Session {
     /// is lost if its slot takes longer than its lease.
     ///
     /// A failover forgets what the new master had not yet heard of: then two may hold, until the earlier one's next
-    /// renewal tells it. A fencing token is what keeps the earlier one from harm.
+    /// renewal tells it (a fencing token is what keeps it from harm); and a hold whose release was forgotten stands until
+    /// its lease ends.
     ///
+    /// A grant's message travels to every node of the cluster, and from each to the session; one of the copies counts.
     /// Opening the session takes an answer of every master. A user of an ACL needs `+cluster|slots` beside the rights of the
     /// locks.
     ///
