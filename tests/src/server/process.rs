@@ -143,11 +143,11 @@ fn answers(port: u16) -> io::Result<bool> {
 
 /// Below the range that the system gives to outgoing connections (from 32768): a client that
 /// retries while the server is dead could otherwise be given the server's own port and keep it.
-/// So is the port of the cluster bus, which is 10 000 higher.
+/// So is the port of the cluster bus, which is 10 000 higher and so nobody else's either.
 fn free_port() -> u16 {
     loop {
-        let random = RandomState::new().hash_one(std::process::id()) % 12_000;
-        let port = 10_000 + u16::try_from(random).expect("below 12 000");
+        let random = RandomState::new().hash_one(std::process::id()) % 10_000;
+        let port = 10_000 + u16::try_from(random).expect("below 10 000");
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return port;
         }
