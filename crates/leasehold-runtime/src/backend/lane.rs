@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use leasehold_lua::{Call, Reply};
 use tokio::runtime;
 
@@ -30,25 +31,30 @@ impl Lane {
     }
 
     /// Sends a call once. One round trip; two after the server forgot the script, or where its key has moved.
-    pub(crate) async fn call(&self, call: &Call, within: Duration) -> Result<Reply, Failure> {
+    ///
+    /// In a box without its type: the futures of callers stay small, and not so deep that the compiler gives up on theirs.
+    pub(crate) fn call<'a>(
+        &'a self,
+        call: &'a Call,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Reply, Failure>> {
         match &self.0 {
-            Kind::One(wire) => wire.call(call, within, Way::Straight).await,
-            // In a box: a future is as large as its largest way, and callers on one server do not pay for this one.
-            Kind::Many(routes) => Box::pin(routes.call(call, within)).await,
+            Kind::One(wire) => Box::pin(wire.call(call, within, Way::Straight)),
+            Kind::Many(routes) => Box::pin(routes.call(call, within)),
         }
     }
 
     /// Sends a call once over the connection that this runtime has, so that it does not overtake what was sent on it
     /// before. `None`: there is none.
-    pub(crate) async fn call_behind(
-        &self,
+    pub(crate) fn call_behind<'a>(
+        &'a self,
         home: Option<runtime::Id>,
-        call: &Call,
+        call: &'a Call,
         within: Duration,
-    ) -> Option<Result<Reply, Failure>> {
+    ) -> BoxFuture<'a, Option<Result<Reply, Failure>>> {
         match &self.0 {
-            Kind::One(wire) => wire.call_behind(home, call, within).await,
-            Kind::Many(routes) => Box::pin(routes.call_behind(home, call, within)).await,
+            Kind::One(wire) => Box::pin(wire.call_behind(home, call, within)),
+            Kind::Many(routes) => Box::pin(routes.call_behind(home, call, within)),
         }
     }
 
