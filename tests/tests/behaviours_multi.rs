@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 
 use leasehold_fair_lock::FairLock;
 use leasehold_multi_lock::engine::Holdable;
-use leasehold_multi_lock::{AcquireError, BackendErrorKind, Event, LostReason, MultiLock, Name};
+use leasehold_multi_lock::{
+    AcquireError, BackendErrorKind, Event, LostReason, MultiLock, Name, QuorumLock, QuorumOptions,
+};
 use leasehold_mutex::{Mutex, Options, ReleaseError, Session};
 use leasehold_semaphore::Semaphore;
 use leasehold_tests::scene::{SOON, Told, impatient, keys, keys_left, mutex, queued, say, session};
-use leasehold_tests::{FaultProxy, Server, eventually};
+use leasehold_tests::{FaultProxy, Server, acl, eventually};
 use redis::AsyncCommands;
 
 const MS: Duration = Duration::from_millis(1);
@@ -361,6 +363,39 @@ async fn a_shutdown_releases_all_members() {
     assert!(matches!(lock.acquire().await, Err(AcquireError::Closed)));
     let left = keys_left(&server).await;
     assert_eq!(left.len(), 1, "the limit, for a minute: {left:?}");
+}
+
+/// The README's rule of a mutex is enough for several of them, and for one at several servers.
+#[tokio::test]
+async fn the_rights_of_a_mutex_are_enough() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let mut sessions = Vec::new();
+    for server in &servers {
+        acl::user(server, "app", "").await;
+        sessions.push(session(&acl::url(server, "app")).await);
+    }
+    let (a, b) = (named(&sessions[0], "a"), named(&sessions[0], "b"));
+    let guard = MultiLock::of(&a).and(&b).acquire().await.expect("rights enough");
+    guard.release().await.unwrap();
+    let options = QuorumOptions::default().node_timeout(3 * SECOND);
+    let lock = QuorumLock::new(&sessions, "a", options).unwrap();
+    let guard = lock.acquire().await.expect("rights enough");
+    assert_eq!(guard.nodes_held(), 3);
+    guard.release().await.unwrap();
+    for server in &servers {
+        assert_eq!(acl::refused(server, "app").await, Vec::<String>::new());
+    }
+    // The control: without this right the servers cannot be told apart, and it is said why.
+    for server in &servers[..2] {
+        acl::change(server, "app", "-pubsub|numsub").await;
+    }
+    let lock = QuorumLock::new(&sessions, "b", QuorumOptions::default()).unwrap();
+    match lock.acquire().await {
+        Err(AcquireError::Backend(error)) => {
+            assert_eq!(error.kind(), BackendErrorKind::NoPermission);
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 /// What is wrong with a member is told before anything is sent.

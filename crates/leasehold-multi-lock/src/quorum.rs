@@ -60,7 +60,7 @@ use crate::quorum_guard::QuorumGuard;
 ///
 /// # Keys
 /// At each server `<prefix>lh1:quorum:{<name>}` and the same with `:queue`, `:timeout`, `:token`, `:gone`; all end by
-/// themselves.
+/// themselves. A user needs the rights of a mutex; `PUBSUB NUMSUB`, one of them, tells the servers apart.
 ///
 /// # Examples
 /// ```no_run

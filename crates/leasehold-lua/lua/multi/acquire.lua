@@ -25,12 +25,6 @@ local wait_ms = 0 -- nobody enters a queue here
 --#include token
 --#include queue
 
--- Whatever may be foreign is looked at before anything is taken: an error in the midst would leave a part (I16).
-local function check_token()
-  local last = redis.call('GET', token)
-  if last and not tonumber(last) then error('WRONGTYPE the fencing token key holds something else') end
-end
-
 -- The kinds, each in a scope of its own: they use the same names. All look at the keys of the element at hand.
 local kinds = {}
 do
@@ -38,7 +32,7 @@ do
   kinds.mutex = {
     read_hold = read_hold, holds_id = holds_id, cools = cools, fits = fits, may_reenter = may_reenter,
     reenter = reenter, take = take, token_for = token_for, token_of = token_of, left_of = left_of, hold_left = hold_left,
-    check = check_token,
+    check = function() end,
     crowded = function(_) return hold.live >= MOST_ENTRIES end,
     unswept = function() return 0 end,
     limit = function(_) return 0 end,
@@ -52,7 +46,7 @@ do
     read_hold = read_hold, holds_id = holds_id, cools = cools, fits = fits, may_reenter = may_reenter,
     reenter = reenter, take = take, token_for = token_for, token_of = token_of, left_of = left_of, hold_left = hold_left,
     check = function()
-      check_token()
+      last_token()
       redis.call('HLEN', notes)
     end,
     crowded = function(owner) return #entries_of(owner) >= MOST_ENTRIES end,
@@ -83,9 +77,7 @@ local function each(visit)
     holds, queue, token = keys[at + 1], keys[at + 2], keys[at + 3]
     gone, notes = keys[at + 4], keys[at + 5]
     local first = FIRST + which * WIDTH
-    local kind = kinds[elements[first]]
-    kind.read_hold()
-    visit(which, kind, elements[first + 1], first)
+    visit(which, kinds[elements[first]], elements[first + 1], first)
   end
 end
 
@@ -96,7 +88,9 @@ local function limit_of(kind, settings)
   return server, strict == '1' and server ~= tonumber(limit)
 end
 
--- Why this element cannot be taken; nothing if it can.
+-- Why this element cannot be taken; nothing if it can. Whatever may be foreign is looked at here, or by minting: an error
+-- after the first is taken would leave a part (I16).
+local enters_again = {}
 local function refusal_of(which, kind, id, first)
   if is_gone(id) or kind.cools(id) then return { 4, which } end
   kind.check()
@@ -104,6 +98,7 @@ local function refusal_of(which, kind, id, first)
   if differs then return { 7, which, limit } end
   local owner = elements[first + 2]
   if kind.may_reenter(id, owner) then
+    enters_again[which] = true
     return kind.crowded(owner) and { 6, which } or nil
   end
   local room, unswept = kind.fits(id), kind.unswept()
@@ -117,6 +112,7 @@ end
 -- An earlier copy took all: then all are held still, or what is left of them is of no use.
 local held, missing, refusal = 0, nil, nil
 each(function(which, kind, id, first)
+  kind.read_hold()
   if kind.holds_id(id) then
     held = held + 1
     return
@@ -127,15 +123,21 @@ end)
 if held > 0 and missing then return { 3, missing } end
 if refusal then return refusal end
 
+local minted = {}
+if held == 0 then
+  each(function(which, kind, id)
+    if not enters_again[which] then minted[which] = kind.token_for(id) end
+  end)
+end
+
 local reply = { 1, now_text }
-each(function(_, kind, id, first)
+each(function(which, kind, id, first)
   local owner, note, lease_ms = elements[first + 2], elements[first + 3], tonumber(elements[first + 4])
-  if held == 0 then
-    if kind.may_reenter(id, owner) then
-      kind.reenter(id, owner, note, lease_ms)
-    else
-      kind.take(id, owner, note, lease_ms, kind.token_for(id))
-    end
+  if minted[which] then
+    kind.take(id, owner, note, lease_ms, minted[which])
+  else
+    kind.read_hold()
+    if held == 0 then kind.reenter(id, owner, note, lease_ms) end
   end
   reply[#reply + 1], reply[#reply + 2] = kind.token_of(id), kind.left_of(id)
   reply[#reply + 1] = limit_of(kind, elements[first + 5])
