@@ -94,6 +94,39 @@ pub const RWLOCK_COMMANDS: &[&str] = &[
     "zremrangebyrank",
 ];
 
+/// The commands that a semaphore needs: the first four by the client, the others inside the scripts. Nothing of `@admin` or
+/// `@dangerous` is among them.
+pub const SEMAPHORE_COMMANDS: &[&str] = &[
+    "evalsha",
+    "eval",
+    "subscribe",
+    "publish",
+    "pubsub|numsub",
+    "time",
+    "exists",
+    "del",
+    "pttl",
+    "pexpire",
+    "pexpireat",
+    "hset",
+    "hget",
+    "hmget",
+    "hdel",
+    "hlen",
+    "hexists",
+    "zadd",
+    "zrem",
+    "zcard",
+    "zcount",
+    "zrank",
+    "zscore",
+    "zmscore",
+    "zrange",
+    "zrangebyscore",
+    "zrandmember",
+    "zremrangebyrank",
+];
+
 /// The rule of a user that may do what a mutex of sessions with this prefix needs, and nothing else:
 /// what stands behind `ACL SETUSER <name> on >password`.
 #[must_use]
@@ -111,6 +144,12 @@ pub fn latch_rule(prefix: &str) -> Vec<String> {
 #[must_use]
 pub fn rwlock_rule(prefix: &str) -> Vec<String> {
     rule(prefix, RWLOCK_COMMANDS)
+}
+
+/// The same for a semaphore.
+#[must_use]
+pub fn semaphore_rule(prefix: &str) -> Vec<String> {
+    rule(prefix, SEMAPHORE_COMMANDS)
 }
 
 fn rule(prefix: &str, commands: &[&str]) -> Vec<String> {
@@ -140,6 +179,11 @@ pub async fn latch_user(server: &Server, name: &str, prefix: &str) {
 /// Makes a user who has [`rwlock_rule`] for this prefix.
 pub async fn rwlock_user(server: &Server, name: &str, prefix: &str) {
     make(server, name, rwlock_rule(prefix)).await;
+}
+
+/// Makes a user who has [`semaphore_rule`] for this prefix.
+pub async fn semaphore_user(server: &Server, name: &str, prefix: &str) {
+    make(server, name, semaphore_rule(prefix)).await;
 }
 
 async fn make(server: &Server, name: &str, rule: Vec<String>) {
