@@ -216,6 +216,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     ),
     mutant("adopt leaves the earlier entries", "redis.call('HDEL', holds, unpack(earlier))", ""),
     mutant("adopt leaves what has ended", "  drop_expired()\n  hold.entries", "  hold.entries"),
+    mutant(
+        "a late copy of what was adopted takes again",
+        "    redis.call('ZADD', gone, text(now_ms + 60000), entry)\n",
+        "",
+    ),
     mutant("adopt does not tell", "redis.pcall('PUBLISH', inbox, uuid .. ' 3')", ""),
     mutant(
         "force ends whatever hold it finds",

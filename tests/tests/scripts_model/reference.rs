@@ -344,7 +344,9 @@ impl Reference {
         hold.ends_ms = deadline_ms;
         for earlier in live.into_keys() {
             self.push(earlier, Push::Adopted { id: earlier });
+            self.mark(Mark::Gone(earlier));
         }
+        self.gone.ends_ms = self.now_ms() + GONE_MS;
         self.taken(id)
     }
 

@@ -35,10 +35,13 @@ if not holds_id(id) then
   hold.entries, hold.live, hold.latest = {}, 0, 0
   -- A hold is never shortened: the new entry keeps the latest deadline of those it replaces.
   add_entry(id, first, note, math.max(latest, now_ms + lease_ms))
-  -- The earlier guards are told; a message that is lost, or may not be sent, is made good by their next renewal.
+  -- The earlier guards are told; a message that is lost, or may not be sent, is made good by their next renewal. I6: a late
+  -- copy of what made them finds the mark. It would join as an entry that nobody has, or take the hold from a later heir.
   for _, entry in ipairs(earlier) do
+    redis.call('ZADD', gone, text(now_ms + 60000), entry)
     local uuid, inbox = string.match(entry, '^([^|]*)|%d+|%w+|(.*)$')
     if inbox then redis.pcall('PUBLISH', inbox, uuid .. ' 3') end
   end
+  redis.call('PEXPIRE', gone, 60000)
 end
 return { 1, hold.token, hold.entries[id] - now_ms, now_text }
