@@ -11,7 +11,7 @@ use leasehold_multi_lock::{
 use leasehold_mutex::{Options, Session};
 use leasehold_tests::rig::dropped_after;
 use leasehold_tests::scene::{SOON, hash_of, mutex, session};
-use leasehold_tests::{Pick, eventually};
+use leasehold_tests::{FaultProxy, Pick, eventually, rounds};
 
 #[path = "quorum_lock/farm.rs"]
 mod farm;
@@ -352,4 +352,56 @@ async fn a_lock_at_one_server_each_excludes_nobody() {
         met += task.await.expect("no panic inside");
     }
     assert!(met > 0);
+}
+
+/// Replies lost, links cut and servers frozen at random under three rivals: never two inside, nothing stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_faults_break_no_promise() {
+    let farm = Farm::start(3);
+    let inside = Arc::new(AtomicU32::new(0));
+    let (turns, mut tasks) = (rounds(600), Vec::new());
+    for rival in 0..3_u64 {
+        let (proxies, sessions) = farm.proxies().await;
+        for (proxy, seed) in proxies.iter().zip(rival * 3..) {
+            proxy.drop_replies(Pick::at_random(2, seed).containing(hash_of("acquire")));
+            proxy.cut_after_request(Pick::at_random(2, 100 + seed).containing("EVALSHA"));
+        }
+        let inside = inside.clone();
+        tasks.push(tokio::spawn(async move {
+            // A lease that nobody's pauses outlast, so that whatever is lost would block the others.
+            let options = patient(LONG).node_timeout(300 * MS).retries(10_000);
+            let (lock, mut unsure) = (lock(&sessions, options), 0);
+            for _ in 0..turns {
+                let guard = lock.acquire_within(120 * SECOND).await.expect("served in the end");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
+                tokio::task::yield_now().await;
+                assert!(guard.is_held());
+                inside.fetch_sub(1, Ordering::SeqCst);
+                unsure += u32::from(guard.release().await.is_err());
+            }
+            (proxies, sessions, unsure)
+        }));
+    }
+    for at in (0..3).cycle() {
+        if tasks.iter().all(tokio::task::JoinHandle::is_finished) {
+            break;
+        }
+        farm.servers[at].freeze();
+        tokio::time::sleep(20 * MS).await;
+        farm.servers[at].thaw();
+        tokio::time::sleep(80 * MS).await;
+    }
+    let mut all_lost = 0;
+    for task in tasks {
+        let (proxies, sessions, unsure) = task.await.expect("no panic inside");
+        let lost: u64 = proxies.iter().map(FaultProxy::replies_dropped).sum();
+        println!("{turns} turns: {lost} replies lost, {unsure} releases unsure");
+        all_lost += lost;
+        for proxy in &proxies {
+            proxy.drop_replies(Pick::none());
+            proxy.cut_after_request(Pick::none());
+        }
+        farm.ends_clean(&sessions).await;
+    }
+    assert!(all_lost > 0, "the control");
 }

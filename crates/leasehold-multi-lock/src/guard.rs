@@ -80,7 +80,9 @@ impl MultiGuard {
         self.bundle.extend(by).await
     }
 
-    /// Releases every member, all at once, whatever comes of one. One round trip a member.
+    /// Releases every member, all at once, whatever comes of one. One round trip a member. Where one was lost before, the
+    /// others were given to the session to release at that moment, and count as released here: should one not be, an event
+    /// tells it.
     ///
     /// # Errors
     /// [`MultiReleaseError`] with the outcome of each, if one was not released. See [`ReleaseError`].
