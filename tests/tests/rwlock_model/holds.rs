@@ -283,10 +283,13 @@ impl Reference {
         }
     }
 
-    /// Of the first three to end, the first that is described.
-    pub(super) fn who_holds(&self) -> Option<Note> {
-        let first = self.live().into_iter().take(3);
-        first.filter_map(|(member, _)| self.note(member)).next()
+    /// Whom a waiter that leaves is told of: the first to end of its own process, else the first.
+    pub(super) fn who_holds(&self, waiting: usize) -> Option<Note> {
+        let inbox = |id: usize| self.world.acquisitions[id].inbox;
+        let live = self.live().into_iter();
+        let described: Vec<_> = live.filter_map(|(member, _)| self.note(member)).collect();
+        let own = described.iter().find(|note| inbox(note.of) == inbox(waiting));
+        own.or(described.first()).copied()
     }
 
     pub(super) fn left_ms(&self) -> u64 {

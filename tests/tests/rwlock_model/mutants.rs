@@ -82,6 +82,11 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
         "return redis.call('ZSCORE', gone, 'forced|' .. id) and 2 or 0",
         "return 0"
     ),
+    (
+        "a waiter is told of any holder",
+        "if since == 0 or other == inbox then",
+        "if since == 0 then"
+    ),
     // lib/rwlock.lua
     (
         "a writer does not keep readers out",
@@ -145,11 +150,6 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ("an owner has any number of holds", "if #mates >= MOST_ENTRIES then return false end", ""),
     // rwlock/acquire.lua
     (
-        "a new reader passes the queue",
-        "if redis.call('EXISTS', queue, gone) > 0 then return false end",
-        "if redis.call('EXISTS', gone) > 0 then return false end"
-    ),
-    (
         "a new reader finds what has ended",
         "if tonumber(first[2] or 0) <= now_ms then return false end",
         ""
@@ -167,8 +167,8 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ("a resent reader counts twice", "return not (known[1] or known[2])", "return not known[1]"),
     (
         "a newcomer passes the queue",
-        "redis.call('EXISTS', holds, queue, gone, notes)",
-        "redis.call('EXISTS', holds, gone, notes)"
+        "holds, notes, queue, queue, queue, gone, gone, gone)",
+        "holds, notes, gone, gone, gone)"
     ),
     (
         "a new writer does not keep readers out",

@@ -340,7 +340,7 @@ impl Reference {
         } else if let Some(position) = self.queue.position(id) {
             let answer = Answer::new("left").exact(position as u64).about(self.left_ms());
             self.leave(id);
-            match self.who_holds() {
+            match self.who_holds(id) {
                 Some(note) => answer.exact(note.of as u64).exact(note.since_ms),
                 None => answer.and("nobody"),
             }

@@ -349,7 +349,7 @@ impl Reference {
         } else if let Some(position) = self.position(id) {
             let answer = Answer::new("left").exact(position as u64).about(self.left_ms());
             self.leave(id);
-            match self.who_holds() {
+            match self.who_holds(id) {
                 Some((holder, since_ms)) => answer.exact(holder as u64).exact(since_ms),
                 None => answer.and("nobody"),
             }

@@ -75,7 +75,7 @@ end
 local function give_back(_) end_hold() end
 
 -- Since when the holder holds, and its note; for those who wait.
-local function who_holds()
+local function who_holds(_)
   local holder = hold.last
   return holder and hold.since[holder] or 0, holder and hold.notes[holder] or ''
 end

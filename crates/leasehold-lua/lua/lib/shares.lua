@@ -127,13 +127,21 @@ local function hold_left()
   return math.max(deadline - now_ms, 0)
 end
 
--- Since when somebody holds, and the note; for those who wait.
-local function who_holds()
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', holds, '(' .. text(now_ms), '+inf', 'LIMIT', 0, 3)) do
-    local since, _, _, note = note_of(id)
-    if since > 0 then return since, note end
+-- Since when somebody holds, and the note; for a waiter that leaves. One of its own process is named before others: so it
+-- learns that it waited for itself. Whose process it is says the inbox in the id.
+local MOST_ASKED = 64
+local function who_holds(waiting)
+  local _, _, _, inbox = split_id(waiting)
+  local since, note = 0, ''
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', holds, '(' .. text(now_ms), '+inf', 'LIMIT', 0, MOST_ASKED)) do
+    local _, _, _, other = split_id(id)
+    if since == 0 or other == inbox then
+      local began, _, _, description = note_of(id)
+      if began > 0 then since, note = began, description end
+      if began > 0 and other == inbox then break end
+    end
   end
-  return 0, ''
+  return since, note
 end
 
 -- Why an id is not held: 0 absent, 2 forced away (the mark stays a minute).

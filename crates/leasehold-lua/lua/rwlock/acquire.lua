@@ -36,10 +36,9 @@ local fence_ms, floor = ARGV[10], tonumber(ARGV[11])
 
 local reads = string.find(id, '^[^|]*|%d+|r|')
 
--- Nobody waits, nothing was cancelled; no writer holds, what has ended is swept, and neither id nor owner is known. An
--- id that cools down was released: this is a late copy.
+-- No writer holds, what has ended is swept, and neither id nor owner is known. An id that cools down was released: this is
+-- a late copy.
 local function beside_readers()
-  if redis.call('EXISTS', queue, gone) > 0 then return false end
   local first = redis.call('ZRANGE', holds, 0, 0, 'WITHSCORES')
   if tonumber(first[2] or 0) <= now_ms then return false end
   local against = redis.call('ZMSCORE', holds, '#w', '-' .. id)
@@ -50,7 +49,8 @@ end
 
 -- The usual cases: it is free, or one more reader comes to readers. Anything else has changed nothing here.
 local function quickly()
-  local there = redis.call('EXISTS', holds, queue, gone, notes)
+  -- Nobody waits and nothing was cancelled: a key that is named three times counts three times.
+  local there = redis.call('EXISTS', holds, notes, queue, queue, queue, gone, gone, gone)
   if there ~= 0 and not (reads and there == 2 and beside_readers()) then return nil end
   local minted = reads and (redis.call('GET', token) or '0') or mint()
   if not tonumber(minted) then return nil end

@@ -307,12 +307,15 @@ impl Reference {
     }
 
     /// Of the first three to end, the first that is described.
-    pub(super) fn who_holds(&self) -> Option<(usize, u64)> {
+    pub(super) fn who_holds(&self, waiting: usize) -> Option<(usize, u64)> {
         let noted = |member: Member| {
             let note = self.notes.of.of.get(&member).filter(|note| note.since_ms > 0)?;
             Some((member.id, note.since_ms))
         };
-        self.live().into_iter().take(3).find_map(noted)
+        let described: Vec<_> = self.live().into_iter().filter_map(noted).collect();
+        let inbox = |id: usize| self.world.acquisitions[id].inbox;
+        let own = described.iter().find(|(holder, _)| inbox(*holder) == inbox(waiting));
+        own.or(described.first()).copied()
     }
 
     pub(super) fn left_ms(&self) -> u64 {
