@@ -65,7 +65,7 @@ pub fn adopt(keys: &Keys, acquisition: Acquisition<'_>, terms: Terms) -> Call {
     Call { script: &ADOPT, keys, args }
 }
 
-/// Ends the holds of these acquisitions. [`holders::forced`](crate::holders::forced) reads the answer.
+/// Ends the holds of these acquisitions. [`holders::forced`] reads the answer.
 pub fn force_release(keys: &Keys, ids: &[&[u8]], terms: Terms) -> Call {
     holders::force_release(&FORCE_RELEASE, &VERBS, keys, ids, terms)
 }
