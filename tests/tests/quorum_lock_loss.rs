@@ -185,6 +185,9 @@ async fn a_fixed_lease_is_not_prolonged_by_who_joins_later() {
     let guard = lock.acquire().await.unwrap();
     farm.servers[0].thaw();
     let begin = Instant::now();
+    // Longer than the pause after which a renewed one would be asked again.
+    tokio::time::sleep(1500 * MS).await;
+    assert_eq!(guard.nodes_held(), 2, "nobody joins");
     assert_eq!(guard.lost().await.reason, LostReason::Expired);
     assert!(begin.elapsed() < 3 * SECOND, "{:?}", begin.elapsed());
     assert_eq!(guard.nodes_held(), 0);
