@@ -1,5 +1,5 @@
 //! A process that waits for fair locks, to be frozen and killed while it does. Its session is a
-//! [`brisk`](leasehold_tests::fair::brisk) one.
+//! [`leasehold_tests::fair::brisk`] one.
 //!
 //! `fair_worker URL NAME LEASE_MS`, then on standard input, each answered by one line:
 //!
