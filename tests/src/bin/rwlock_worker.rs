@@ -1,5 +1,5 @@
 //! A process that reads and writes under one lock, to be killed while it does. Its session is a
-//! [`brisk`](leasehold_tests::fair::brisk) one.
+//! [`leasehold_tests::fair::brisk`] one.
 //!
 //! `rwlock_worker URL NAME LEASE_MS`, then on standard input, each answered by one line:
 //!
