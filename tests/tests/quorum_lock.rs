@@ -180,6 +180,26 @@ async fn b100_a_frozen_server_slows_nothing_down() {
     farm.ends_clean(&sessions).await;
 }
 
+/// Whoever has just been silent is asked, but not waited for, as long as the others decide.
+#[tokio::test]
+async fn a_silent_server_is_waited_for_once() {
+    let farm = Farm::start(3);
+    let sessions = farm.sessions().await;
+    let lock = lock(&sessions, QuorumOptions::default().node_timeout(2 * SECOND));
+    lock.acquire().await.unwrap().release().await.unwrap();
+    farm.servers[0].freeze();
+    let mut took = Vec::new();
+    for _ in 0..2 {
+        let begin = Instant::now();
+        let guard = lock.acquire().await.expect("two of three");
+        took.push(begin.elapsed());
+        guard.release().await.expect("held");
+    }
+    farm.servers[0].thaw();
+    assert!(took[0] >= 2 * SECOND && took[1] < SECOND, "{took:?}");
+    farm.ends_clean(&sessions).await;
+}
+
 /// Held at all three, and then one stops: the release goes on without it.
 #[tokio::test]
 async fn a_release_does_not_wait_for_a_frozen_server() {
