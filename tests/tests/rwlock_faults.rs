@@ -392,3 +392,50 @@ async fn vanished_scripts_are_no_trouble() {
     }
     leaves_nothing(&server, &session).await;
 }
+
+/// The same owner reads and asks to write: it waits for the others, not for itself, and is let in by the release of the last
+/// of them, before writers that came later.
+#[tokio::test]
+async fn owner_that_reads_writes_when_the_others_have_left() {
+    let server = Server::start();
+    let (one, two) = (session(&server.url()).await, session(&server.url()).await);
+    let (ours, theirs) = (lock(&one, "a", long()), lock(&two, "a", long()));
+    let (reading, other) =
+        (ours.read().acquire().await.unwrap(), theirs.read().acquire().await.unwrap());
+    let writer = waiter(&ours, ours.write().by(reading.owner()), 1).await;
+    let stranger = waiter(&theirs, theirs.write(), 2).await;
+    let released = Instant::now();
+    other.release().await.unwrap();
+    let (writing, granted) = writer.await.unwrap();
+    assert!(granted - released < MACHINE, "{:?}", granted - released);
+    assert!(reading.is_held() && writing.is_held() && !stranger.is_finished());
+    writing.release().await.unwrap();
+    reading.release().await.unwrap();
+    stranger.await.unwrap().0.release().await.unwrap();
+    leaves_nothing(&server, &two).await;
+}
+
+/// Two owners that read and both ask to write wait for each other: both waits end, and say why.
+#[tokio::test]
+async fn owners_that_wait_for_each_other_are_told_so() {
+    let server = Server::start();
+    let (one, two) = (session(&server.url()).await, session(&server.url()).await);
+    // The first reader to end is the other session's, for each of them in turn.
+    let (ours, theirs) =
+        (lock(&one, "a", long()), lock(&two, "a", Options::default().lease(SECOND)));
+    let (reading, other) =
+        (ours.read().acquire().await.unwrap(), theirs.read().acquire().await.unwrap());
+    let ask = async |lock: &RwLock, guard: &leasehold_rwlock::ReadGuard| {
+        lock.write().by(guard.owner()).acquire_within(SECOND / 2).await.map(drop)
+    };
+    let outcomes = tokio::join!(ask(&ours, &reading), ask(&theirs, &other));
+    for outcome in [outcomes.0, outcomes.1] {
+        let Err(AcquireError::TimedOut { held_by_this_session, .. }) = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert!(held_by_this_session, "each waits for its own reader too");
+    }
+    other.release().await.unwrap();
+    reading.release().await.unwrap();
+    leaves_nothing(&server, &one).await;
+}

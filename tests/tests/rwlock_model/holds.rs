@@ -177,6 +177,13 @@ impl Reference {
         }
     }
 
+    /// A waiter fits, or writes while all that hold are its owner's.
+    pub(super) fn may_enter(&self, id: usize) -> bool {
+        let mates = self.entries_of(self.world.acquisitions[id].owner).len();
+        let alone = mates == self.live().len() && mates < self.world.bounds.entries;
+        self.fits(id) || (self.world.writes(id) && alone)
+    }
+
     pub(super) fn mint(&mut self) -> u64 {
         let last = self.token.as_ref().map_or(0, |token| token.of);
         let sane = self.floor <= self.now_us + DAY_US;

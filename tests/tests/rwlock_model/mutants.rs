@@ -102,18 +102,24 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ("without its note a writer leaves nothing", "elseif owner or live() == 1 then", "else"),
     (
         "a writer fits beside readers",
-        "if writes(id) then return live() == 0 and 1 or 0 end",
-        "if writes(id) then return score('#w') <= now_ms and 1 or 0 end"
+        "  local others = live()\n",
+        "  local others = score('#w') > now_ms and 1 or 0\n"
+    ),
+    ("a writer waits for its own reader", "if others > 0 and owner then", "if false then"),
+    (
+        "a writer is let in beyond the bound of its owner",
+        "others = mates < MOST_ENTRIES and others - mates or others",
+        "others = others - mates"
     ),
     (
         "readers fit beside a writer",
-        "return score('#w') <= now_ms and 1 or 0\nend",
-        "return 1\nend"
+        "if not writes(id) then return score('#w') <= now_ms and 1 or 0 end",
+        "if not writes(id) then return 1 end"
     ),
     (
         "readers shut readers out",
-        "return score('#w') <= now_ms and 1 or 0\nend",
-        "return live() == 0 and 1 or 0\nend"
+        "if not writes(id) then return score('#w') <= now_ms and 1 or 0 end",
+        "if not writes(id) then return live() == 0 and 1 or 0 end"
     ),
     (
         "a reader gets a token of its own",

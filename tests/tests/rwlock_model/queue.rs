@@ -18,7 +18,7 @@ impl Reference {
             if !self.is_alive(id) {
                 self.leave(id);
                 dead += 1;
-            } else if !self.fits(id) {
+            } else if !self.may_enter(id) {
                 return false;
             } else if self.grant(id, callers.contains(&id)) {
                 granted += 1;

@@ -28,9 +28,15 @@ function ended(id, owner, latest)
   end
 end
 
-local function fits(id)
-  if writes(id) then return live() == 0 and 1 or 0 end
-  return score('#w') <= now_ms and 1 or 0
+-- A writer that waited while its owner reads is in when the others have left: it does not wait for itself.
+local function fits(id, owner)
+  if not writes(id) then return score('#w') <= now_ms and 1 or 0 end
+  local others = live()
+  if others > 0 and owner then
+    local mates = #entries_of(owner)
+    others = mates < MOST_ENTRIES and others - mates or others
+  end
+  return others == 0 and 1 or 0
 end
 
 -- A reader is given the last writer's token: whatever it reads is not older than that.

@@ -3,7 +3,7 @@
 -- caller repeats its call at once (I18).
 -- `callers` maps the ids of the calling script to true: they get their full lease and read it in the reply; a script
 -- never publishes to its caller. Everybody else gets the short grant lease and one push.
--- A kind has `unswept`, `fits` (1, 0, or -1 for never), `token_for`, `take` and `give_back`.
+-- A kind has `unswept`, `fits` (1, 0, or -1 for never; told the owner of a waiter), `token_for`, `take` and `give_back`.
 local MOST_DEAD, MOST_GRANTS = 32, 128
 local refused, listeners = {}, {}
 
@@ -56,7 +56,7 @@ local function settle(callers)
       return 0
     end
     local deadline, owner, note = waiter(head)
-    local room = fits(head)
+    local room = fits(head, owner)
     if deadline <= now_ms then
       leave(head)
       dead = dead + 1
