@@ -86,7 +86,7 @@ const OF_HOLDS: &[Mutant] = &[
         "'(' .. text(now_ms), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)"
             => "'(' .. text(now_ms), '+inf', 'WITHSCORES', 'LIMIT', 1, 1)"),
     mutant!("nobody is named to those who wait",
-        "if since > 0 then return since, note end" => ""),
+        "if began > 0 then since, note = began, description end" => ""),
     mutant!("a forced end is told as an absent one",
         "return redis.call('ZSCORE', gone, 'forced|' .. id) and 2 or 0" => "return 0"),
     mutant!("a renewal does not know of force",
