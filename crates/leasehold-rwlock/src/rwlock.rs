@@ -69,7 +69,8 @@ const LISTED: u32 = 128;
 ///
 /// Re-entry passes the queue: an [`Owner`] that holds reads again at once, and writes again at once if it writes, or if all
 /// holds are its own. A reader that asks again *without* its owner, behind a waiting writer, waits for itself until its wait is
-/// over. So does an owner that reads beside others and asks to write: use [`try_upgrade`](Self::try_upgrade).
+/// over. An owner that reads beside others and asks to write keeps reading while it waits, and is let in when they have left; two
+/// such owners wait for each other until their waits are over: use [`try_upgrade`](Self::try_upgrade).
 ///
 /// # On loss
 /// See [`Guard`].
