@@ -74,7 +74,7 @@ pub use holdable::{Hold, Holdable, Lease, Reentrant};
 pub use rig::{Client, Rig};
 pub use run::{check, failure_of};
 pub use rwlock::{Reading, Writing};
-pub use semaphore::AllPermits;
+pub use semaphore::{AllPermits, Permits};
 pub use site::{KeyEvents, Site, Standalone};
 pub use topologies::{Clustered, Watched};
 

@@ -2,21 +2,30 @@
 
 use std::time::Duration;
 
-use leasehold_semaphore::{AcquireError, Many, Permit, PermitHolder, Semaphore};
+use leasehold_semaphore::{AcquireError, Many, Options, Permit, PermitHolder, Semaphore, Session};
 
 use super::{Client, Holdable, Lease};
 use crate::permits::keys;
 
 const ANSWER: &str = "an answer of the server";
 
-/// So many permits of a semaphore that has no more.
+/// So many permits at once of a semaphore of this limit.
 #[derive(Clone, Debug)]
-pub struct AllPermits<const LIMIT: u32> {
+pub struct Permits<const WEIGHT: u32, const LIMIT: u32> {
     semaphore: Semaphore,
-    all: Many,
+    many: Many,
 }
 
-impl<const LIMIT: u32> AllPermits<LIMIT> {
+/// So many permits of a semaphore that has no more.
+pub type AllPermits<const LIMIT: u32> = Permits<LIMIT, LIMIT>;
+
+impl<const WEIGHT: u32, const LIMIT: u32> Permits<WEIGHT, LIMIT> {
+    /// Of this session, name and options.
+    pub fn of(session: &Session, name: &str, options: Options) -> Self {
+        let semaphore = Semaphore::new(session, name, LIMIT, options).expect("legal options");
+        Self { many: semaphore.many(WEIGHT), semaphore }
+    }
+
     /// The newest first.
     async fn holders(&self) -> Vec<PermitHolder> {
         let mut holders = self.semaphore.holders().await.expect(ANSWER);
@@ -25,13 +34,11 @@ impl<const LIMIT: u32> AllPermits<LIMIT> {
     }
 }
 
-impl<const LIMIT: u32> Holdable for AllPermits<LIMIT> {
+impl<const WEIGHT: u32, const LIMIT: u32> Holdable for Permits<WEIGHT, LIMIT> {
     type Hold = Permit;
 
     fn open(client: &Client, name: &str, lease: Lease) -> Self {
-        let semaphore = Semaphore::new(client.session(), name, LIMIT, lease.options());
-        let semaphore = semaphore.expect("legal options");
-        Self { all: semaphore.many(LIMIT), semaphore }
+        Self::of(client.session(), name, lease.options())
     }
 
     fn key(name: &str) -> Vec<u8> {
@@ -48,11 +55,11 @@ impl<const LIMIT: u32> Holdable for AllPermits<LIMIT> {
     }
 
     async fn try_acquire(&self) -> Result<Option<Permit>, AcquireError> {
-        self.all.try_acquire().await
+        self.many.try_acquire().await
     }
 
     async fn acquire_within(&self, wait: Duration) -> Result<Permit, AcquireError> {
-        self.all.acquire_within(wait).await
+        self.many.acquire_within(wait).await
     }
 
     async fn is_locked(&self) -> bool {
