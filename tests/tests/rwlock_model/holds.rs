@@ -250,7 +250,7 @@ impl Reference {
         let of_writer = self.token_of_writer(owner);
         let token = match self.world.writes(id) {
             true => of_writer.unwrap_or_else(|| self.mint()),
-            false => self.last_token().unwrap_or(0),
+            false => self.token_of(old),
         };
         self.remove(&[Member::Id(old)]);
         self.ended(old, note.and_then(|note| note.owner), note.is_some(), 0);

@@ -231,16 +231,6 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
         "minted, owner, note, now_ms + 30000)\nend"
     ),
     ("an exchange begins anew", "since > 0 and since or now_ms, minted", "now_ms, minted"),
-    (
-        "an upgrade keeps the reader's token",
-        "elseif not minted then minted = mint() end",
-        "elseif not minted then minted = last_token() end"
-    ),
-    (
-        "an upgrade beside an own writer gets a new token",
-        "elseif not minted then minted = mint() end",
-        "else minted = mint() end"
-    ),
     ("an exchange leaves the old hold", "  remove({ old })\n", ""),
     ("a downgrade keeps readers out", "  ended(old, noted, 0)\n", ""),
     ("a downgrade takes another's mark", "  ended(old, noted, 0)\n", "  ended(old, owner, 0)\n"),
@@ -259,6 +249,17 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
         "if not holds_id(old) then return { 0, settle({}), why_not_held(old) } end",
         "if not holds_id(old) then add(old, now_ms, '0', owner, note, now_ms + 1000) end"
     ),
+    (
+        "an upgrade keeps the reader's token",
+        "  elseif not minted then\n    minted = mint()\n",
+        "  elseif not minted then\n    minted = last_token()\n"
+    ),
+    (
+        "an upgrade beside an own writer gets a new token",
+        "  elseif not minted then\n    minted = mint()\n",
+        "  else\n    minted = mint()\n"
+    ),
+    ("a downgraded reader forgets its token", "minted = token_of(old)", "minted = last_token()"),
     // rwlock/adopt.lua
     ("adopt takes both sides", "if writes(entry) == writes(id) then", "if true then"),
     ("adopt shortens", "latest = math.max(latest, holds_id(entry))", ""),

@@ -42,7 +42,11 @@ local function exchange()
   local since, _, noted = note_of(old)
   -- May fail on a foreign key: before anything is changed.
   local minted = token_of_writer(entries_of(owner))
-  if not writes(id) then minted = last_token() elseif not minted then minted = mint() end
+  if not writes(id) then
+    minted = token_of(old) -- its own: the token key may have been forgotten while it wrote
+  elseif not minted then
+    minted = mint()
+  end
   remove({ old })
   ended(old, noted, 0)
   add(id, since > 0 and since or now_ms, minted, owner, note, deadline)
