@@ -10,6 +10,7 @@ use leasehold_multi_lock::{
 };
 use leasehold_mutex::{Mutex, Options, ReleaseError, Session};
 use leasehold_semaphore::Semaphore;
+use leasehold_tests::rig::awake;
 use leasehold_tests::scene::{SOON, Told, impatient, keys, keys_left, mutex, queued, say, session};
 use leasehold_tests::{FaultProxy, Server, acl, eventually};
 use redis::AsyncCommands;
@@ -117,9 +118,9 @@ async fn b102_members_in_different_slots_are_refused_at_once_and_leave_nothing()
     let up = async || named(&session, "warm").try_acquire().await.is_ok();
     eventually(SOON, "the cluster is up", up).await;
     let (a, b) = (named(&session, "a"), named(&session, "b"));
-    let begin = Instant::now();
+    let begin = awake();
     let refused = MultiLock::of(&a).and(&b).acquire().await;
-    assert!(begin.elapsed() < 100 * MS, "{:?}", begin.elapsed());
+    assert!(awake() - begin < 100 * MS, "{:?}", awake() - begin);
     match refused {
         Err(AcquireError::Backend(error)) => assert_eq!(error.kind(), BackendErrorKind::CrossSlot),
         other => panic!("{other:?}"),
@@ -139,7 +140,7 @@ async fn b102_members_in_different_slots_are_refused_at_once_and_leave_nothing()
 async fn w22a_a_wait_does_not_change_the_lease() {
     let server = Server::start();
     let session = session(&server.url()).await;
-    let lock = |name| mutex(&session, name, Options::default().fixed(3 * SECOND));
+    let lock = |name| mutex(&session, name, Options::default().fixed(30 * SECOND));
     let (a, b) = (lock("a"), lock("b"));
     let held = b.acquire().await.unwrap();
     let both = MultiLock::of(&a).and(&b);
@@ -149,10 +150,10 @@ async fn w22a_a_wait_does_not_change_the_lease() {
     }
     held.release().await.unwrap();
     let guard = both.acquire().await.unwrap();
-    assert!(guard.remaining() <= 3 * SECOND);
+    assert!(guard.remaining() <= 30 * SECOND);
     for name in ["a", "b"] {
         let left: i64 = server.connection().await.pttl(&*keys(name).holds).await.unwrap();
-        assert!((1..=3000).contains(&left), "{left}");
+        assert!((1..=30_000).contains(&left), "{left}");
     }
     guard.release().await.unwrap();
 }
@@ -209,7 +210,7 @@ async fn w22c_a_release_frees_every_member_whatever_one_of_them_says() {
 async fn w22d_a_member_that_ran_out_meanwhile_is_not_taken_from_its_next_holder() {
     let server = Server::start();
     let (one, two) = (session(&server.url()).await, session(&server.url()).await);
-    let (a, b) = (mutex(&one, "a", Options::default().fixed(300 * MS)), named(&one, "b"));
+    let (a, b) = (mutex(&one, "a", Options::default().fixed(2 * SECOND)), named(&one, "b"));
     let held = named(&two, "b").acquire().await.unwrap();
     let both = MultiLock::of(&a).and(&b);
     let begin = Instant::now();
@@ -218,7 +219,7 @@ async fn w22d_a_member_that_ran_out_meanwhile_is_not_taken_from_its_next_holder(
     let next = named(&two, "a").acquire().await.unwrap();
     let refused = waiting.await.unwrap();
     assert!(matches!(refused, Err(AcquireError::ValidityTooShort { .. })), "{refused:?}");
-    assert!(begin.elapsed() < 5 * SECOND, "it does not wait for the other: {:?}", begin.elapsed());
+    assert!(begin.elapsed() < 10 * SECOND, "it does not wait for the other");
     assert!(next.is_held());
     next.release().await.expect("nobody touched it");
     held.release().await.unwrap();

@@ -62,7 +62,7 @@ async fn a_busy_member_is_waited_for() {
     let held = b.acquire().await.unwrap();
     let both = MultiLock::of(&a).and(&b);
     let waiting = tokio::spawn(async move { both.acquire_within(5 * SECOND).await });
-    eventually(SECOND, "it waits", async || b.queue().await.unwrap().length == 1).await;
+    eventually(SOON, "it waits", async || b.queue().await.unwrap().length == 1).await;
     assert!(a.is_locked().await.unwrap(), "it holds the first meanwhile");
     held.release().await.unwrap();
     let guard = waiting.await.unwrap().unwrap();
@@ -78,7 +78,7 @@ async fn a_wait_that_is_over_leaves_nothing_and_names_the_member() {
     let held = b.acquire().await.unwrap();
     let began = Instant::now();
     let refused = MultiLock::of(&a).and(&b).acquire_within(SECOND / 2).await;
-    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
     match refused {
         Err(AcquireError::TimedOut { name, waited, .. }) => {
             assert_eq!(name, Name::new("b"));
@@ -86,7 +86,7 @@ async fn a_wait_that_is_over_leaves_nothing_and_names_the_member() {
         }
         other => panic!("{other:?}"),
     }
-    eventually(SECOND, "the first is free again", async || !a.is_locked().await.unwrap()).await;
+    eventually(SOON, "the first is free again", async || !a.is_locked().await.unwrap()).await;
     held.release().await.unwrap();
 }
 
@@ -113,14 +113,14 @@ async fn opposite_orders_never_wait_in_a_circle() {
 async fn the_loss_of_one_is_the_loss_of_all_and_frees_the_others() {
     let server = Server::start();
     let session = session(&server.url()).await;
-    let options = Options::default().lease(3 * SECOND);
+    let options = Options::default().lease(9 * SECOND);
     let (a, b) = (mutex(&session, "a", options.clone()), mutex(&session, "b", options));
     let guard = taken(&MultiLock::of(&a).and(&b)).await;
     say(&server, &["DEL", "lh1:mutex:{b}"]).await;
-    let lost = tokio::time::timeout(3 * SECOND, guard.lost()).await.expect("told");
+    let lost = tokio::time::timeout(9 * SECOND, guard.lost()).await.expect("told");
     assert_eq!((lost.name, lost.reason), (Name::new("b"), LostReason::Expired));
     assert!(!guard.is_held() && guard.remaining().is_zero());
-    eventually(SECOND, "the other is free", async || !a.is_locked().await.unwrap()).await;
+    eventually(SOON, "the other is free", async || !a.is_locked().await.unwrap()).await;
     let error = guard.release().await.unwrap_err();
     let failed: Vec<_> = error.failed().collect();
     assert!(matches!(failed[..], [(_, ReleaseError::Lost(_))]), "{error}");
@@ -262,13 +262,13 @@ async fn a_differing_limit_is_told_or_refused() {
 async fn three_locks_are_held_for_the_whole_and_free_after_the_release() {
     let server = Server::start();
     let session = session(&server.url()).await;
-    let lock = |name| mutex(&session, name, Options::default().lease(SECOND));
+    let lock = |name| mutex(&session, name, Options::default().lease(6 * SECOND));
     let all = ["a", "b", "c"].map(lock);
     let guard = taken(&MultiLock::all(&all)).await;
     let held = guard
         .while_held(async {
-            for _ in 0..30 {
-                tokio::time::sleep(SECOND / 10).await;
+            for _ in 0..35 {
+                tokio::time::sleep(SECOND / 5).await;
                 for lock in &all {
                     assert!(lock.is_locked().await.unwrap());
                 }
@@ -471,20 +471,17 @@ async fn a_wait_holds_what_comes_first_in_the_order_and_nothing_after() {
 #[tokio::test]
 async fn validity_is_the_least_of_the_members_and_has_a_floor() {
     let server = Server::start();
-    let (one, two) = (session(&server.url()).await, session(&server.url()).await);
+    let one = session(&server.url()).await;
     let short = mutex(&one, "a", Options::default().fixed(5 * SECOND));
     let guard = taken(&MultiLock::of(&short).and(&named(&one, "b"))).await;
-    assert!(guard.remaining() <= 5 * SECOND && guard.remaining() > 4 * SECOND);
+    assert!(guard.remaining() <= 5 * SECOND);
     guard.release().await.unwrap();
-    // By the time the second is handed over, the first has less than a tenth left: its fixed lease is 2 s, and the
-    // other is free after 1.85 s.
-    let short = mutex(&one, "a", Options::default().fixed(2 * SECOND));
-    let lock = MultiLock::of(&short).and(&named(&one, "b"));
-    let held =
-        mutex(&two, "b", Options::default().fixed(1850 * SECOND / 1000)).acquire().await.unwrap();
-    let refused = lock.acquire_within(20 * SECOND).await;
+    // Half of the lease and 900 ms are margin: 100 ms of 2 s are left, and 200 are asked for.
+    let builder = Session::builder(&server.url()).unwrap();
+    let careful = builder.clock_drift(500_000, SECOND * 9 / 10).connect().await.unwrap();
+    let short = mutex(&careful, "a", Options::default().fixed(2 * SECOND));
+    let refused = MultiLock::of(&short).and(&named(&careful, "b")).acquire().await;
     assert!(matches!(refused, Err(AcquireError::ValidityTooShort { .. })), "{refused:?}");
-    drop(held);
     let left = async || keys_left(&server).await.is_empty();
     eventually(SOON, "all are given back", left).await;
 }

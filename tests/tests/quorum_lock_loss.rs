@@ -20,9 +20,9 @@ const LONG: Duration = Duration::from_secs(30);
 async fn a_hold_is_renewed_at_every_server() {
     let farm = Farm::start(3);
     let sessions = farm.sessions().await;
-    let lock = lock(&sessions, patient(SECOND));
+    let lock = lock(&sessions, patient(4 * SECOND));
     let guard = lock.acquire().await.unwrap();
-    let lost = guard.while_held(tokio::time::sleep(3 * SECOND)).await;
+    let lost = guard.while_held(tokio::time::sleep(6 * SECOND)).await;
     assert!(lost.is_ok(), "{lost:?}");
     assert_eq!(guard.nodes_held(), 3);
     assert_eq!(guard.release().await.unwrap().released(), 3);
@@ -33,7 +33,7 @@ async fn a_hold_is_renewed_at_every_server() {
 async fn a_server_that_lost_its_hold_is_asked_again() {
     let farm = Farm::start(3);
     let sessions = farm.sessions().await;
-    let lock = lock(&sessions, patient(3 * SECOND));
+    let lock = lock(&sessions, patient(6 * SECOND));
     let guard = lock.acquire().await.unwrap();
     let token = guard.fencing_token();
     for at in 0..3 {
@@ -54,7 +54,7 @@ async fn a_server_that_lost_its_hold_is_asked_again() {
 async fn a_server_that_comes_back_joins_the_hold() {
     let farm = Farm::start(3);
     let sessions = farm.sessions().await;
-    let lock = lock(&sessions, patient(3 * SECOND));
+    let lock = lock(&sessions, patient(6 * SECOND));
     lock.acquire().await.unwrap().release().await.unwrap();
     farm.servers[2].kill();
     let guard = lock.acquire().await.unwrap();
@@ -63,7 +63,7 @@ async fn a_server_that_comes_back_joins_the_hold() {
     eventually(SOON, "it joins", async || guard.nodes_held() == 3).await;
     // Now another one may go.
     farm.servers[0].kill();
-    let work = guard.while_held(tokio::time::sleep(4 * SECOND)).await;
+    let work = guard.while_held(tokio::time::sleep(7 * SECOND)).await;
     assert!(work.is_ok() && guard.is_held(), "{work:?}");
     assert_eq!(guard.release().await.unwrap().released(), 2);
 }
@@ -72,13 +72,13 @@ async fn a_server_that_comes_back_joins_the_hold() {
 async fn the_loss_of_the_majority_is_the_loss_of_the_lock_for_good() {
     let farm = Farm::start(3);
     let sessions = farm.sessions().await;
-    let lock = lock(&sessions, patient(3 * SECOND));
+    let lock = lock(&sessions, patient(6 * SECOND));
     let guard = lock.acquire().await.unwrap();
     let lost = tokio::spawn(guard.lost());
     for at in [0, 1] {
         say(&farm.servers[at], &["DEL", &key("a")]).await;
     }
-    let told = tokio::time::timeout(3 * SECOND, lost).await.expect("told").unwrap();
+    let told = tokio::time::timeout(6 * SECOND, lost).await.expect("told").unwrap();
     assert_eq!((told.name.as_bytes(), told.reason), (&b"a"[..], LostReason::Expired));
     assert!(!guard.is_held() && guard.remaining().is_zero());
     eventually(SOON, "the rest is released", async || farm.holds("a").await == 0).await;
@@ -99,8 +99,8 @@ async fn the_loss_of_the_majority_is_the_loss_of_the_lock_for_good() {
 async fn a_holder_that_is_cut_off_knows_before_the_next_one_holds() {
     let farm = Farm::start(3);
     let (proxies, sessions) = farm.proxies().await;
-    let guard = lock(&sessions, patient(SECOND)).acquire().await.unwrap();
-    let theirs = lock(&farm.sessions().await, patient(SECOND).retries(1000));
+    let guard = lock(&sessions, patient(3 * SECOND)).acquire().await.unwrap();
+    let theirs = lock(&farm.sessions().await, patient(3 * SECOND).retries(1000));
     proxies.iter().for_each(|proxy| proxy.black_hole(true));
     let next = theirs.acquire_within(20 * SECOND).await.expect("the lease ends");
     assert!(!guard.is_held());
@@ -156,7 +156,7 @@ async fn a_killed_holder_is_followed_when_its_lease_is_over() {
     let begin = Instant::now();
     lock.acquire_within(20 * SECOND).await.unwrap().release().await.unwrap();
     // The lease and the longest pause, and a loaded machine.
-    assert!(begin.elapsed() < 6 * SECOND, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < 10 * SECOND, "{:?}", begin.elapsed());
 }
 
 /// One that never answered before it was needed joins all the same: it is told apart then.
@@ -165,7 +165,7 @@ async fn a_server_that_was_down_from_the_start_joins() {
     let farm = Farm::start(3);
     let sessions = farm.sessions().await;
     farm.servers[0].kill();
-    let lock = lock(&sessions, patient(3 * SECOND));
+    let lock = lock(&sessions, patient(6 * SECOND));
     let guard = lock.acquire().await.expect("two of three");
     farm.servers[0].restart();
     eventually(SOON, "it joins", async || guard.nodes_held() == 3).await;
@@ -178,7 +178,7 @@ async fn a_server_that_was_down_from_the_start_joins() {
 async fn a_fixed_lease_is_not_prolonged_by_who_joins_later() {
     let farm = Farm::start(3);
     let sessions = farm.sessions().await;
-    let options = QuorumOptions::default().fixed(3 * SECOND).node_timeout(300 * MS);
+    let options = QuorumOptions::default().fixed(8 * SECOND).node_timeout(300 * MS);
     let lock = lock(&sessions, options);
     lock.acquire().await.unwrap().release().await.unwrap();
     farm.servers[0].freeze();
@@ -189,7 +189,7 @@ async fn a_fixed_lease_is_not_prolonged_by_who_joins_later() {
     tokio::time::sleep(1500 * MS).await;
     assert_eq!(guard.nodes_held(), 2, "nobody joins");
     assert_eq!(guard.lost().await.reason, LostReason::Expired);
-    assert!(begin.elapsed() < 3 * SECOND, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < 8 * SECOND, "{:?}", begin.elapsed());
     assert_eq!(guard.nodes_held(), 0);
     farm.ends_clean(&sessions).await;
 }
