@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use leasehold_semaphore::{
-    AcquireError, AdoptError, BackendError, BackendErrorKind, ExtendError, MergeError, Options,
-    Permit, ReleaseError, Semaphore, Session, SplitError,
+    AcquireError, AdoptError, BackendError, BackendErrorKind, ExtendError, LimitError, MergeError,
+    Options, Permit, ReleaseError, Semaphore, Session, SplitError,
 };
 use leasehold_tests::permits::{semaphore, used};
 use leasehold_tests::scene::SOON;
@@ -57,6 +57,10 @@ fn of_extend(error: ExtendError) -> BackendErrorKind {
     }
 }
 
+fn of_limit(error: LimitError) -> BackendErrorKind {
+    if let LimitError::Backend(cause) = error { cause.kind() } else { panic!("{error:?}") }
+}
+
 fn of_split(error: SplitError) -> BackendErrorKind {
     match error {
         SplitError::Unknown { source, .. } | SplitError::Backend { source, .. } => source.kind(),
@@ -87,7 +91,7 @@ async fn try_everything(session: &Session) -> Refusals {
     // The first one sets the limit, the second one meets the usual case.
     let first = refusals.note("acquire", wide.many(2).acquire().await.map_err(of_acquire));
     let second = refusals.note("acquire", wide.many(3).acquire().await.map_err(of_acquire));
-    refusals.note("set limit", wide.set_limit(6).await.map_err(of_acquire));
+    refusals.note("set limit", wide.set_limit(6).await.map_err(of_limit));
     refusals.note("look", wide.holders().await.map_err(of_look));
     refusals.note("queue", wide.queue().await.map_err(of_look));
     if let (Some(first), Some(second)) = (first, second) {

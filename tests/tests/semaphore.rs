@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use leasehold_semaphore::{
-    AcquireError, AdoptError, ConfigError, Event, LostReason, MergeError, Options, Owner,
-    ReleaseError, Semaphore, Session, SplitError,
+    AcquireError, AdoptError, ConfigError, Event, LimitError, LostReason, MergeError, Options,
+    Owner, ReleaseError, Semaphore, Session, SplitError,
 };
 use leasehold_tests::permits::{seen, waiter, waiting};
 use leasehold_tests::scene::{SOON, Told, session};
@@ -220,7 +220,7 @@ async fn limits_and_weights_out_of_bounds_are_refused_before_anything_is_sent() 
         let error = semaphore.many(weight).try_acquire().await.unwrap_err();
         assert!(matches!(error, AcquireError::Config(ConfigError::Weight { .. })), "{error}");
         let error = semaphore.set_limit(weight).await.unwrap_err();
-        assert!(matches!(error, AcquireError::Config(ConfigError::Limit { .. })), "{error}");
+        assert!(matches!(error, LimitError::Config(ConfigError::Limit { .. })), "{error}");
     }
     assert_eq!(server.dbsize().await, 0);
     // The largest of both work: they stay below all deadlines.

@@ -1,9 +1,11 @@
 #![doc = include_str!("../README.md")]
 
+mod error;
 mod holders;
 mod many;
 mod semaphore;
 
+pub use error::LimitError;
 pub use holders::{PermitHolder, Usage};
 #[cfg(feature = "deadpool")]
 pub use leasehold_runtime::deadpool_redis;

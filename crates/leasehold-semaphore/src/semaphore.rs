@@ -12,7 +12,7 @@ use leasehold_runtime::{
     Queue, ReleaseError, Session, Weighted,
 };
 
-use crate::{Many, PermitHolder, Usage};
+use crate::{LimitError, Many, PermitHolder, Usage};
 
 /// The mode of permits: others hold beside them, and each says how many it is.
 #[derive(Debug)]
@@ -178,12 +178,11 @@ impl Semaphore {
     /// go on with the server's.
     ///
     /// # Errors
-    /// * [`Config`](AcquireError::Config): not 1 to 999 999 999; nothing was sent.
-    /// * [`Backend`](AcquireError::Backend): as Redis or the connection gave it; a repeat is harmless.
+    /// See [`LimitError`].
     ///
     /// # Cancel safety
     /// Dropping the future may or may not have set it.
-    pub async fn set_limit(&self, limit: u32) -> Result<(), AcquireError> {
+    pub async fn set_limit(&self, limit: u32) -> Result<(), LimitError> {
         let limit = legal(limit)?;
         let call = |terms| scripts::set_limit(self.spec.keys(), limit, terms);
         while scripts::limit_set(&ask(&self.session, call).await?).map_err(BackendError::from)? {}
