@@ -145,6 +145,11 @@ fn joining(scene: &Scene) -> Vec<usize> {
     acquired(|id| !scene.reference.holds(id) && owners.contains(&scene.owner_of(id)))
 }
 
+fn joining_from_the_queue(scene: &Scene) -> Vec<usize> {
+    let waiting = scene.reference.queue.ids();
+    joining(scene).into_iter().filter(|id| waiting.contains(id)).collect()
+}
+
 /// Cancelled before, whether that is still remembered or not.
 fn cancelled(scene: &Scene) -> Vec<usize> {
     let id = |mark: Mark| match mark {
@@ -185,6 +190,9 @@ fn acquire(scene: &Scene) -> BoxedStrategy<Step> {
         (4, undescribed(scene)),
         (3, cancelled(scene)),
         (5, joining(scene)),
+        // A late copy.
+        (3, acquired(|id| scene.reference.cools(id))),
+        (4, joining_from_the_queue(scene)),
     ]);
     let length = u32::try_from(scene.reference.queue.ids().len()).expect("few");
     let bound = prop_oneof![
@@ -230,7 +238,7 @@ fn release(scene: &Scene) -> BoxedStrategy<Step> {
         (10, holding(scene)),
         (4, scene.reference.queue.ids()),
         (3, sent(scene)),
-        (3, scene.reference.ended_ids()),
+        (4, scene.reference.ended_ids()),
         (3, undescribed(scene)),
         (3, acquired(|id| scene.reference.cools(id))),
         // Cancelled before its acquire arrives, or before an exchange does.
