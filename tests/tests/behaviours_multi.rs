@@ -9,6 +9,7 @@ use leasehold_multi_lock::{
     AcquireError, BackendErrorKind, Event, LostReason, MultiLock, Name, QuorumLock, QuorumOptions,
 };
 use leasehold_mutex::{Mutex, Options, ReleaseError, Session};
+use leasehold_rwlock::RwLock;
 use leasehold_semaphore::Semaphore;
 use leasehold_tests::rig::awake;
 use leasehold_tests::scene::{SOON, Told, impatient, keys, keys_left, mutex, queued, say, session};
@@ -364,6 +365,29 @@ async fn a_shutdown_releases_all_members() {
     assert!(matches!(lock.acquire().await, Err(AcquireError::Closed)));
     let left = keys_left(&server).await;
     assert_eq!(left.len(), 1, "the limit, for a minute: {left:?}");
+}
+
+/// I17: once the tokens are forgotten (an hour; here half a second), a quiet server is empty.
+#[tokio::test]
+async fn a_quiet_server_is_empty_in_the_end() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let mut sessions = Vec::new();
+    for server in &servers {
+        let builder = Session::builder(&server.url()).unwrap().fence_memory(SECOND / 2);
+        sessions.push(builder.connect().await.unwrap());
+    }
+    let fair = FairLock::new(&sessions[0], "f", Options::default()).unwrap();
+    let shared = RwLock::new(&sessions[0], "r", Options::default()).unwrap();
+    let many = MultiLock::of(&named(&sessions[0], "a")).and(&fair).and(&shared.write());
+    let options = QuorumOptions::default().node_timeout(3 * SECOND);
+    let quorum = QuorumLock::new(&sessions, "a", options).unwrap();
+    let (here, everywhere) = (many.acquire().await.unwrap(), quorum.acquire().await.unwrap());
+    assert!(servers[0].dbsize().await >= 4, "the control");
+    here.release().await.unwrap();
+    everywhere.release().await.unwrap();
+    for server in &servers {
+        eventually(SOON, "it is empty", async || server.dbsize().await == 0).await;
+    }
 }
 
 /// The README's rule of a mutex is enough for several of them, and for one at several servers.
