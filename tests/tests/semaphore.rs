@@ -271,7 +271,7 @@ async fn a_full_queue_says_when_the_first_permit_ends() {
     waits.abort();
 }
 
-/// A shortest hold makes of a limit of concurrency a limit of rate: 2 permits of at least 400 ms each.
+/// A shortest hold makes of a limit of concurrency a limit of rate: what is released early comes back at its end.
 #[tokio::test]
 async fn permits_that_are_released_early_cool_down() {
     let server = Server::start();
