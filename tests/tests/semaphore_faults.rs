@@ -207,7 +207,7 @@ async fn a_split_dropped_at_any_moment_leaves_a_permit_that_says_no_more_than_it
     let (mut given_up, mut split) = (0, 0);
     for round in 0..rounds(1_000) {
         let mut permit = take(&semaphore, 3).await;
-        match dropped_after(round % 40, semaphore.split(&mut permit, 1)).await {
+        match dropped_after(polls(round), semaphore.split(&mut permit, 1)).await {
             Some(part) => {
                 drop(part.unwrap());
                 split += 1;
@@ -227,6 +227,11 @@ async fn a_split_dropped_at_any_moment_leaves_a_permit_that_says_no_more_than_it
     idle(&session).await;
 }
 
+/// Every tenth round to its end: how many polls that takes is the machine's affair.
+fn polls(round: u32) -> u32 {
+    if round % 10 == 9 { u32::MAX } else { round % 40 }
+}
+
 #[tokio::test]
 async fn a_merge_dropped_at_any_moment_releases_both() {
     let server = Server::start();
@@ -236,7 +241,7 @@ async fn a_merge_dropped_at_any_moment_releases_both() {
     let (mut given_up, mut merged) = (0, 0);
     for round in 0..rounds(1_000) {
         let (one, two) = (take(&semaphore, 1).await, take(&semaphore, 2).await);
-        match dropped_after(round % 40, semaphore.merge(one, two)).await {
+        match dropped_after(polls(round), semaphore.merge(one, two)).await {
             Some(permit) => {
                 assert_eq!(permit.unwrap().weight(), 3);
                 merged += 1;
