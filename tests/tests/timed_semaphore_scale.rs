@@ -163,7 +163,8 @@ async fn no_script_makes_more_calls_with_more_holders_or_waiters() {
     println!("calls with 100, 1 000 and 10 000 holders or waiters:");
     for (what, counts) in &counts {
         println!("  {what}: {counts:?}");
-        assert!(counts.iter().all(|count| *count == counts[0]), "{what}: {counts:?}");
+        // One more where a millisecond has passed since the last: then a time to live is lengthened.
+        assert!(counts.iter().all(|count| count.abs_diff(counts[0]) <= 1), "{what}: {counts:?}");
         assert!(counts[0] > 1, "{what} was counted: {counts:?}");
     }
     // The usual cases, beside 5 and 4 of a mutex.
