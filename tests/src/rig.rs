@@ -220,6 +220,24 @@ pub fn span(full: Duration, short: Duration) -> Duration {
     if rounds(2) == 2 { full } else { short }
 }
 
+/// How often a future is polled at a step, for [`dropped_after`]: each of the first counts, then twice as
+/// often at each, and last to the end, every [`MOMENTS`] steps. How many polls an exchange takes is the machine's
+/// affair; over all steps its beginning, its middle and its end are met on any.
+#[must_use]
+pub fn moment(step: u32) -> u32 {
+    let step = step % MOMENTS;
+    match step {
+        0..FINE => step,
+        FINE..LAST => FINE << (step - FINE),
+        _ => u32::MAX,
+    }
+}
+
+/// After so many steps [`moment`] begins again.
+pub const MOMENTS: u32 = LAST + 1;
+const FINE: u32 = 24;
+const LAST: u32 = 36;
+
 /// Polls a future at most so often, with other tasks in between, then drops it: `None` if it was not
 /// ready. The same count meets about the same moment of an exchange, far finer than a timer.
 pub async fn dropped_after<F: Future>(polls: u32, future: F) -> Option<F::Output> {

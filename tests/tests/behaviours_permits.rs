@@ -11,7 +11,7 @@ use leasehold_semaphore::{
     Session,
 };
 use leasehold_tests::permits::{WORKERS_LIMIT, idle, keys, seen, semaphore, used, waiter, waiting};
-use leasehold_tests::rig::{awake, dropped_after, kill_connections};
+use leasehold_tests::rig::{awake, dropped_after, kill_connections, moment};
 use leasehold_tests::scene::{SOON, Told, inboxes, lost, session, why};
 use leasehold_tests::{FaultProxy, Server, Worker, eventually, rounds};
 use redis::AsyncCommands;
@@ -212,9 +212,7 @@ async fn b40_an_acquire_dropped_at_any_moment_leaves_nothing() {
         // The other's release runs beside: the grant arrives about when the future is dropped.
         let releasing = held.map(|held| tokio::spawn(held.release()));
         let many = mine.many(1 + round % 3);
-        // Some to their end: how many polls that takes is the machine's affair.
-        let polls = if round / 2 % 10 == 9 { u32::MAX } else { round / 2 % 30 };
-        match dropped_after(polls, many.acquire()).await {
+        match dropped_after(moment(round / 2), many.acquire()).await {
             Some(permit) => {
                 drop(permit.unwrap());
                 taken += 1;

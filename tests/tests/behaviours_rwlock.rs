@@ -10,7 +10,7 @@ use leasehold_rwlock::{
     AcquireError, LostReason, Options, ReadGuard, ReleaseError, RwLock, UpgradeError,
 };
 use leasehold_tests::fair::{CHECK, WAITER_DEADLINE, brisk};
-use leasehold_tests::rig::{awake, dropped_after, kill_connections};
+use leasehold_tests::rig::{awake, dropped_after, kill_connections, moment};
 use leasehold_tests::rwlock::{keys, lock, queued, waiter};
 use leasehold_tests::scene::{SOON, inboxes, keys_left, session};
 use leasehold_tests::{FaultProxy, Pick, Server, Worker, eventually, rounds};
@@ -335,7 +335,7 @@ async fn b40_an_acquire_dropped_at_any_moment_leaves_nothing() {
     let [ours, theirs] = [&one, &two].map(|session| lock(session, "a", plain().lease(60 * SECOND)));
     let (mut given_up, mut taken) = (0, 0);
     for round in 0..rounds(5000) {
-        let polls = round / 6 % 60;
+        let polls = moment(round / 6);
         let other = match round % 3 {
             0 => None,
             1 => Some(theirs.read().acquire_within(SOON).await.unwrap().into_any()),

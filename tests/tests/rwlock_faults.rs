@@ -7,7 +7,7 @@ use leasehold_rwlock::{
     AcquireError, BackendErrorKind, LostReason, Options, ReleaseError, RwLock, Session,
     UpgradeError,
 };
-use leasehold_tests::rig::dropped_after;
+use leasehold_tests::rig::{dropped_after, moment};
 use leasehold_tests::rwlock::{hash_of, keys, lock, queued, waiter};
 use leasehold_tests::scene::{SOON, impatient, keys_left, lost, say, session};
 use leasehold_tests::{FaultProxy, Pick, Server, eventually, rounds};
@@ -113,9 +113,8 @@ async fn dropped_exchange_leaves_nothing() {
     let (ours, theirs) = (session(&server.url()).await, session(&server.url()).await);
     let (lock, other) = (lock(&ours, "a", long()), lock(&theirs, "a", long()));
     let mut done = 0;
-    for round in 0..rounds(400) {
-        // Some to their end: how many polls that takes is the machine's affair.
-        let polls = if round / 2 % 10 == 9 { u32::MAX } else { round % 20 };
+    for round in 0..rounds(800) {
+        let polls = moment(round / 2);
         let finished = if round % 2 == 0 {
             let reading = lock.read().acquire().await.unwrap();
             dropped_after(polls, lock.try_upgrade(reading)).await.map(drop).is_some()
@@ -128,7 +127,7 @@ async fn dropped_exchange_leaves_nothing() {
         let guard = other.write().acquire_within(SOON).await.unwrap();
         guard.release().await.unwrap();
     }
-    println!("{done} of {} exchanges were done before they were dropped", rounds(400));
+    println!("{done} of {} exchanges were done before they were dropped", rounds(800));
     leaves_nothing(&server, &ours).await;
 }
 

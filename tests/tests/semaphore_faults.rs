@@ -8,7 +8,7 @@ use leasehold_semaphore::{
     Semaphore, Session, SplitError,
 };
 use leasehold_tests::permits::{hash_of, idle, keys, seen, semaphore, used, waiter};
-use leasehold_tests::rig::dropped_after;
+use leasehold_tests::rig::{dropped_after, moment};
 use leasehold_tests::scene::{SOON, Told, impatient, lost, say, session};
 use leasehold_tests::{FaultProxy, Pick, Server, eventually, rounds};
 use redis::AsyncCommands;
@@ -207,7 +207,7 @@ async fn a_split_dropped_at_any_moment_leaves_a_permit_that_says_no_more_than_it
     let (mut given_up, mut split) = (0, 0);
     for round in 0..rounds(1_000) {
         let mut permit = take(&semaphore, 3).await;
-        match dropped_after(polls(round), semaphore.split(&mut permit, 1)).await {
+        match dropped_after(moment(round), semaphore.split(&mut permit, 1)).await {
             Some(part) => {
                 drop(part.unwrap());
                 split += 1;
@@ -227,11 +227,6 @@ async fn a_split_dropped_at_any_moment_leaves_a_permit_that_says_no_more_than_it
     idle(&session).await;
 }
 
-/// Every tenth round to its end: how many polls that takes is the machine's affair.
-fn polls(round: u32) -> u32 {
-    if round % 10 == 9 { u32::MAX } else { round % 40 }
-}
-
 #[tokio::test]
 async fn a_merge_dropped_at_any_moment_releases_both() {
     let server = Server::start();
@@ -241,7 +236,7 @@ async fn a_merge_dropped_at_any_moment_releases_both() {
     let (mut given_up, mut merged) = (0, 0);
     for round in 0..rounds(1_000) {
         let (one, two) = (take(&semaphore, 1).await, take(&semaphore, 2).await);
-        match dropped_after(polls(round), semaphore.merge(one, two)).await {
+        match dropped_after(moment(round), semaphore.merge(one, two)).await {
             Some(permit) => {
                 assert_eq!(permit.unwrap().weight(), 3);
                 merged += 1;
