@@ -1,6 +1,8 @@
-//! `scripts/with-redis` does what its header says.
+//! `scripts/with-redis` and `scripts/servers` do what their headers say.
 
+use std::fs::Permissions;
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,10 +16,33 @@ const PRINT_URL: &str = "echo \"$REDIS_URL\"";
 
 /// A command of `scripts/with-redis`, without the variables it looks at.
 fn with_redis(arguments: &[&str]) -> Command {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/with-redis");
+    script("with-redis", arguments)
+}
+
+/// A command of `scripts/servers` whose private cache is in this folder, and which finds these programs before those of
+/// the system.
+fn servers(folder: &Path, programs: &[(&str, &str)], arguments: &[&str]) -> Command {
+    for (name, body) in programs {
+        write_program(&folder.join("bin").join(name), body);
+    }
+    let path = std::env::var("PATH").expect("a path");
+    let mut command = script("servers", arguments);
+    command.env("PATH", format!("{}:{path}", folder.join("bin").display()));
+    command.env("XDG_CACHE_HOME", folder).stderr(Stdio::piped());
+    command
+}
+
+fn script(name: &str, arguments: &[&str]) -> Command {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts").join(name);
     let mut command = Command::new(script);
     command.args(arguments).env_remove("REDIS_URL").stdin(Stdio::null());
     command
+}
+
+fn write_program(file: &Path, body: &str) {
+    std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder of our own");
+    std::fs::write(file, format!("#!/bin/sh\n{body}\n")).expect("a folder of our own");
+    std::fs::set_permissions(file, Permissions::from_mode(0o755)).expect("a file of our own");
 }
 
 /// What the command prints, and its exit status.
@@ -79,6 +104,48 @@ fn unusable_binary_is_named() {
     assert_eq!(output.status.code(), Some(69));
     assert!(message.contains("REDIS_SERVER_BIN=/nonexistent"), "{message}");
     assert_eq!(message.lines().count(), 1, "{message}");
+}
+
+/// What was fetched before is used as it is; the command's status is kept, and a running server is not looked at.
+#[test]
+fn a_cached_server_runs_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = folder.path().join("leasehold/valkey-9");
+    write_program(&server, "echo Valkey server v=9.1.2 sha=0");
+    let print = "echo $REDIS_SERVER_BIN ${REDIS_URL-none}; exit 7";
+    let mut command = servers(folder.path(), &[], &["valkey-9", "--", "sh", "-c", print]);
+    let printed = output(command.env("REDIS_URL", "redis://127.0.0.1:1/"));
+    assert_eq!(printed, (format!("{} none", server.display()), Some(7)));
+}
+
+/// 69 says so and why, whatever way the server comes; another version counts for nothing, and a try leaves nothing.
+#[test]
+fn a_server_that_cannot_be_had_is_told() {
+    for name in ["valkey-8", "redis-6.2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("leasehold");
+        write_program(&cache.join(name), "echo Valkey server v=7.9.9 sha=0");
+        let fails = "echo no such thing >&2; exit 1";
+        let programs = [("apt-get", fails), ("python3", fails)];
+        let mut command = servers(folder.path(), &programs, &[name, "--", "echo", "run"]);
+        for _ in 0..2 {
+            let output = command.output().unwrap();
+            let (said, message) = (output.stdout, String::from_utf8(output.stderr).unwrap());
+            assert_eq!((output.status.code(), said), (Some(69), vec![]), "{message}");
+            let last = message.lines().last().unwrap_or_default();
+            assert!(last.starts_with(&format!("servers: {name} cannot be had here")), "{message}");
+            assert_eq!(std::fs::read_dir(&cache).unwrap().count(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_server_without_a_name_or_a_command_is_a_usage_error() {
+    let folder = tempfile::tempdir().unwrap();
+    for arguments in [&["redis-1", "--", "true"][..], &["valkey-8"], &["valkey-8", "true"], &[]] {
+        let code = servers(folder.path(), &[], arguments).output().unwrap().status.code();
+        assert_eq!(code, Some(64), "{arguments:?}");
+    }
 }
 
 #[tokio::test]
