@@ -336,7 +336,9 @@ async fn b59_a_crowd_is_served_to_the_last() {
     }
     assert_eq!(served.load(Ordering::Relaxed), 500);
     assert_eq!(seen(&semaphore(&sessions[0], "a", 5, patient())).await, (5, 0, 0));
-    let names = server.keys().await;
+    // A grant may overtake the answer of its acquire: then the release leaves a mark for a minute.
+    let mut names = server.keys().await;
+    names.retain(|name| !name.ends_with(b":gone"));
     assert_eq!(names, [keys("a").holds.to_vec()], "queue, timeouts and notes are gone");
 }
 
