@@ -205,7 +205,7 @@ impl ServerBuilder {
 
     /// A replica of the server at this port of 127.0.0.1.
     #[must_use]
-    pub(crate) fn replica_of(mut self, port: &str) -> Self {
+    pub fn replica_of(mut self, port: &str) -> Self {
         self.arguments.extend(["--replicaof", "127.0.0.1", port].map(OsString::from));
         self
     }

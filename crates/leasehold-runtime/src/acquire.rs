@@ -13,7 +13,7 @@ use crate::engine::Plan;
 use crate::error::AcquireError;
 use crate::hold::Hold;
 use crate::holder::Holder;
-use crate::session::{Link, Origin, Outcome};
+use crate::session::{Link, Origin, Outcome, replicated};
 
 /// How long an acquire waits.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +34,19 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// Takes, waits, or gives up; whatever way it ends, nothing of it stays on the server beyond a hold that is returned.
 pub(crate) async fn acquire(
+    link: &Link,
+    plan: Arc<Plan>,
+    patience: Patience,
+) -> Result<Option<Hold>, AcquireError> {
+    let taken = take(link, plan, patience).await?;
+    if let Some(hold) = &taken {
+        // Not at enough replicas: dropped, and thereby given back, before anybody held it.
+        Box::pin(replicated(hold)).await?;
+    }
+    Ok(taken)
+}
+
+async fn take(
     link: &Link,
     plan: Arc<Plan>,
     patience: Patience,

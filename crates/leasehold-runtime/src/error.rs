@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_lua::reply::Why;
@@ -60,6 +61,14 @@ pub enum ConfigError {
         hold_at_least: Duration,
         /// The longest hold.
         hold_at_most: Duration,
+    },
+    /// Replicas are waited for from 1 ms to half the lease.
+    #[error("replicas are waited for from 1 ms to half the lease {lease:?}, not {within:?}")]
+    Replication {
+        /// How long it was to be.
+        within: Duration,
+        /// The lease.
+        lease: Duration,
     },
     /// A multi-lock has no member, or more than 64.
     #[error("a multi-lock has 1 to 64 members, not {count}")]
@@ -193,6 +202,15 @@ pub enum AcquireError {
     ValidityTooShort {
         /// What was left.
         remaining: Duration,
+    },
+    /// Granted, but fewer replicas had it in time than [`Options::wait_replicas`](crate::Options::wait_replicas) asks for; it
+    /// was given back.
+    #[error("granted, but only {acknowledged} of {wanted} replicas have it")]
+    NotReplicated {
+        /// How many replicas were asked for.
+        wanted: u32,
+        /// How many had it.
+        acknowledged: u64,
     },
     /// An operator took the waiter out of the queue.
     #[error("cancelled")]
@@ -397,11 +415,11 @@ impl fmt::Display for BackendErrorKind {
 /// Redis could not be asked, or refused.
 ///
 /// Holds neither a password nor the id of an acquisition (I19).
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct BackendError {
     kind: BackendErrorKind,
     detail: String,
-    source: Option<Box<dyn Error + Send + Sync>>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 impl BackendError {
@@ -410,7 +428,7 @@ impl BackendError {
     }
 
     pub(crate) fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
-        self.source = Some(Box::new(source));
+        self.source = Some(Arc::new(source));
         self
     }
 

@@ -67,6 +67,10 @@ impl<M: Mode> Guard<M> {
         self.hold.link()
     }
 
+    pub(crate) fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
     pub(crate) fn into_hold(self) -> Hold {
         self.hold
     }

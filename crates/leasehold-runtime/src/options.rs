@@ -29,7 +29,18 @@ pub struct Options {
     pub(crate) max_wait: Wait,
     pub(crate) max_waiters: Option<u32>,
     pub(crate) label: String,
+    pub(crate) replicas: Option<Replicas>,
 }
+
+/// How many replicas have to have a grant, and within which time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Replicas {
+    pub(crate) count: u32,
+    pub(crate) within: Duration,
+}
+
+/// How long replicas may take unless it is said.
+const REPLICATION: Duration = Duration::from_millis(100);
 
 /// How long `acquire` waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +59,7 @@ impl Default for Options {
             max_wait: Wait::AtMost(Duration::from_secs(5)),
             max_waiters: None,
             label: String::new(),
+            replicas: None,
         }
     }
 }
@@ -113,6 +125,26 @@ impl Options {
         self
     }
 
+    /// A grant counts only once so many replicas have it: the hold is renewed and `WAIT` is sent, on a connection that
+    /// serves nothing else, before the guard is handed out. Default 0: no replica. `within`: at most so long, 100 ms if it
+    /// is `None`, from 1 ms to half the lease.
+    ///
+    /// Redis replicates after it has answered, so a failover may lose a grant, and with it exclusion, until the lease is
+    /// over. One acknowledgement of two replicas closes that gap where the replica that has most is promoted (Sentinel and
+    /// Cluster choose so); a majority is better. It is no consensus: a master that is cut off still renews what it
+    /// granted, unless `min-replicas-to-write` at the server stops it, and renewals are not waited for. The fencing token
+    /// stays what excludes (`WAIT` in the documentation of Redis says as much of itself).
+    ///
+    /// Costs two round trips more, and what the replicas take; holds that are acquired at the same time share one `WAIT`.
+    /// Each number and time of its own costs the session a connection to each master. Fewer acknowledgements:
+    /// [`AcquireError::NotReplicated`](crate::AcquireError::NotReplicated), and the hold is given back. The user needs
+    /// the right to `wait`.
+    pub fn wait_replicas(mut self, count: u32, within: impl Into<Option<Duration>>) -> Self {
+        let within = within.into().unwrap_or(REPLICATION);
+        self.replicas = (count > 0).then_some(Replicas { count, within });
+        self
+    }
+
     /// Checks every bound; nothing is sent before.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         check_lease(self.lease)?;
@@ -130,6 +162,11 @@ impl Options {
                 hold_at_least: self.hold_at_least,
                 hold_at_most: self.hold_at_most,
             });
+        }
+        if let Some(Replicas { within, .. }) = self.replicas
+            && (within < MS || within > self.lease / 2)
+        {
+            return Err(ConfigError::Replication { within, lease: self.lease });
         }
         if self.label.len() > 128 {
             return Err(ConfigError::Label { length: self.label.len() });
@@ -194,6 +231,24 @@ mod tests {
             Options::default().hold_at_most(Duration::MAX).check(),
             Err(ConfigError::HoldAtMost { .. })
         ));
+    }
+
+    #[test]
+    fn replicas_are_waited_for_no_longer_than_half_the_lease() {
+        let lease = Duration::from_secs(1);
+        let waits = |count, within: Option<Duration>| {
+            Options::default().lease(lease).wait_replicas(count, within).check()
+        };
+        for within in [Duration::ZERO, Duration::from_micros(999), lease / 2 + MS, Duration::MAX] {
+            assert!(
+                matches!(waits(1, Some(within)), Err(ConfigError::Replication { .. })),
+                "{within:?}"
+            );
+            assert!(waits(0, Some(within)).is_ok(), "nobody waits");
+        }
+        assert!(waits(1, None).is_ok() && waits(u32::MAX, Some(lease / 2)).is_ok());
+        let short = Options::default().lease(MS * 150).wait_replicas(1, None);
+        assert!(matches!(short.check(), Err(ConfigError::Replication { .. })));
     }
 
     #[test]

@@ -19,6 +19,16 @@ pub enum UpgradeError {
     Foreign(ReadGuard),
     /// The read hold had ended, or Redis did not answer until it did. Nothing is held.
     Lost(Lost),
+    /// It was the writer for a moment, but fewer replicas knew so than
+    /// [`Options::wait_replicas`](leasehold_runtime::Options::wait_replicas) asks for. It reads again, and never stopped.
+    NotReplicated {
+        /// The read hold.
+        guard: ReadGuard,
+        /// How many replicas were asked for.
+        wanted: u32,
+        /// How many knew.
+        acknowledged: u64,
+    },
     /// Redis refused, or was not reached. The read hold comes back as it was.
     Backend {
         /// The read hold.
@@ -80,6 +90,10 @@ impl fmt::Display for UpgradeError {
             Self::Refused(guard) => write!(f, "{} has other readers", guard.name()),
             Self::Foreign(guard) => foreign(f, guard.name()),
             Self::Lost(lost) => lost.fmt(f),
+            Self::NotReplicated { guard, wanted, acknowledged } => {
+                let name = guard.name();
+                write!(f, "{name} not upgraded: only {acknowledged} of {wanted} replicas have it")
+            }
             Self::Backend { guard, .. } => write!(f, "{} is not upgraded", guard.name()),
         }
     }
@@ -99,7 +113,9 @@ impl Error for UpgradeError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Backend { source, .. } => Some(source),
-            Self::Refused(_) | Self::Foreign(_) | Self::Lost(_) => None,
+            Self::Refused(_) | Self::Foreign(_) | Self::Lost(_) | Self::NotReplicated { .. } => {
+                None
+            }
         }
     }
 }

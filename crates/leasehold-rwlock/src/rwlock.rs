@@ -8,8 +8,8 @@ use leasehold_lua::holders::forced;
 use leasehold_lua::rwlock::{self as scripts, Inspection};
 use leasehold_runtime::engine::{self, ReadSide, Spec, ask, exchange};
 use leasehold_runtime::{
-    AdoptError, BackendError, ConfigError, Exclusive, FencingToken, Guard, Holder, Mode, Name,
-    Options, Owner, Queue, Session,
+    AcquireError, AdoptError, BackendError, ConfigError, Exclusive, FencingToken, Guard, Holder,
+    Lost, LostReason, Mode, Name, Options, Owner, Queue, Session,
 };
 
 use crate::error::{DowngradeError, UpgradeError};
@@ -172,6 +172,7 @@ impl RwLock {
     /// * [`Refused`](UpgradeError::Refused): others read too; the guard comes back.
     /// * [`Foreign`](UpgradeError::Foreign): the guard is of another lock, or of another session; it comes back.
     /// * [`Lost`](UpgradeError::Lost): the hold had ended, or Redis did not answer until it did.
+    /// * [`NotReplicated`](UpgradeError::NotReplicated): too few replicas know of it; the guard comes back.
     /// * [`Backend`](UpgradeError::Backend): Redis refused, or was not reached; the guard comes back.
     ///
     /// # Cancel safety
@@ -181,7 +182,31 @@ impl RwLock {
         let exchanged = exchange(guard, &self.write, |old, new, terms| {
             scripts::exchange(keys, old, new, terms)
         });
-        Ok(exchanged.await?)
+        let writing = exchanged.await?;
+        match engine::replicated(&writing).await {
+            Ok(()) => Ok(writing),
+            Err(error) => Err(self.undone(writing, error).await),
+        }
+    }
+
+    /// A writer that too few replicas know of goes back to reading.
+    async fn undone(&self, writing: WriteGuard, why: AcquireError) -> UpgradeError {
+        let name = writing.name().clone();
+        let guard = match self.downgrade(writing).await {
+            Ok(guard) => guard,
+            Err(DowngradeError::Lost(lost)) => return UpgradeError::Lost(lost),
+            // Dropped here, and released.
+            Err(DowngradeError::Foreign(_) | DowngradeError::Backend { .. }) => {
+                return UpgradeError::Lost(Lost { name, reason: LostReason::Unreachable });
+            }
+        };
+        if let AcquireError::NotReplicated { wanted, acknowledged } = why {
+            return UpgradeError::NotReplicated { guard, wanted, acknowledged };
+        }
+        if let AcquireError::Backend(source) = why {
+            return UpgradeError::Backend { guard, source };
+        }
+        UpgradeError::Lost(Lost { name, reason: LostReason::Shutdown })
     }
 
     /// Goes on with what this owner reads, in this process: all its live read holds become this one; guards that others still

@@ -5,7 +5,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use crate::error::{BackendError, BackendErrorKind as Kind};
 
 /// A call that was not answered as it should be.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Failure {
     /// For the user.
     pub(crate) error: BackendError,

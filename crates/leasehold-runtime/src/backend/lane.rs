@@ -15,6 +15,13 @@ use super::wire::{Way, Wire};
 #[derive(Debug)]
 pub(crate) struct Lane(pub(super) Kind);
 
+/// What a call answered, and how many replicas have what it wrote.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) reply: Reply,
+    pub(crate) replicas: u64,
+}
+
 #[derive(Debug)]
 pub(super) enum Kind {
     One(Box<Wire>),
@@ -75,6 +82,27 @@ impl Lane {
     /// Sends a command that is no script to a place; one round trip.
     pub(crate) async fn command(&self, place: &Place, words: &[&[u8]]) -> Result<Reply, Failure> {
         self.at(place, async |wire| wire.command(words).await).await
+    }
+
+    /// Sends these calls to a place, and waits there until so many replicas have what they wrote, no longer than so. Each
+    /// call's answer. Two round trips; nobody else may use the lane meanwhile, because its connection stands still.
+    pub(crate) async fn written(
+        &self,
+        place: &Place,
+        calls: &[Call],
+        replicas: u32,
+        within: Duration,
+    ) -> Result<Vec<Result<Written, Failure>>, Failure> {
+        match (&self.0, &place.0) {
+            (Kind::One(wire), _) => {
+                let (answers, replicas) =
+                    wire.written(calls, Way::Straight, replicas, within).await?;
+                let written = |reply| Written { reply, replicas };
+                Ok(answers.into_iter().map(|answer| answer.map(written)).collect())
+            }
+            (Kind::Many(routes), Some(node)) => routes.written(node, calls, replicas, within).await,
+            (Kind::Many(routes), None) => Err(routes.nobody_has_it()),
+        }
     }
 
     /// Publishes a message at a place, and answers how many received it there; one round trip.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(crate) use address::Place;
 pub(crate) use failure::{Failure, caught};
 pub(crate) use inbox::{Inbox, InboxEvent, Subscription};
-pub(crate) use lane::Lane;
+pub(crate) use lane::{Lane, Written};
 use redis::ConnectionInfo;
 pub use source::Commands;
 pub(crate) use wire::Timeouts;

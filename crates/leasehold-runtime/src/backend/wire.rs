@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use leasehold_lua::{Call, Reply};
 use redis::aio::ConnectionLike;
 use redis::io::tcp::{TcpSettings, socket2};
@@ -153,6 +154,41 @@ impl Wire {
             .map_or_else(|_| Err(Failure::timed_out()), |answer| answer.map_err(Failure::from));
         self.judge(number, heals, result.as_ref().err());
         result.map(from_value)
+    }
+
+    /// Sends these calls, and after their answers `WAIT`, over one connection: the server speaks of what that connection
+    /// has written, and another, made in between, would have written nothing. Each call's answer, and how many replicas
+    /// have all of them.
+    pub(super) async fn written(
+        &self,
+        calls: &[Call],
+        way: Way,
+        replicas: u32,
+        within: Duration,
+    ) -> Result<(Vec<Result<Reply, Failure>>, u64), Failure> {
+        let used = self.connection().await?;
+        let (number, heals, mut connection) =
+            (used.number, used.connection.heals(), used.connection);
+        let asking = async {
+            let evaluating = calls.iter().map(|call| evaluate(connection.clone(), call, way));
+            let answers = join_all(evaluating).await;
+            if answers.iter().all(Result::is_err) {
+                return Ok((answers, 0));
+            }
+            let mut wait = redis::cmd("WAIT");
+            wait.arg(replicas).arg(crate::options::whole_ms(within));
+            let have = wait.query_async::<u64>(&mut connection).await?;
+            Ok((answers, have))
+        };
+        let answer = tokio::time::timeout(self.timeouts.response, asking).await;
+        let result = answer.unwrap_or_else(|_| Err(Failure::timed_out()));
+        let failure = match &result {
+            Ok((answers, _)) => answers.iter().find_map(|answer| answer.as_ref().err()),
+            Err(failure) => Some(failure),
+        };
+        self.judge(number, heals, failure);
+        let (answers, have) = result?;
+        Ok((answers.into_iter().map(|answer| answer.map(from_value)).collect(), have))
     }
 
     /// Keeps or drops the connection by what a call over it met.

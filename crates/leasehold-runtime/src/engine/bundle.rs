@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::clock::Moment;
-use crate::error::{ExtendError, Lost, LostReason, ReleaseError};
+use crate::error::{AcquireError, ExtendError, Lost, LostReason, ReleaseError};
 use crate::extend::extend;
 use crate::guard::{Any, Guard};
 use crate::hold::HoldState;
 use crate::name::Name;
-use crate::session::Link;
+use crate::session::{Link, replicated};
 use crate::token::FencingToken;
 
 /// Guards on their way to be one. Dropped before, they are given back as what nobody ever held: no shortest hold is kept,
@@ -36,6 +36,12 @@ impl Gathering {
     /// For how long all of them are surely held: the least of them.
     pub fn remaining(&self) -> Duration {
         self.guards.iter().map(Guard::remaining).min().unwrap_or(Duration::MAX)
+    }
+
+    /// Waits until as many replicas have each as its options ask for.
+    pub(crate) async fn replicated(&self) -> Result<(), AcquireError> {
+        let waiting = self.guards.iter().map(|guard| replicated(guard.hold()));
+        try_join_all(waiting).await.map(drop)
     }
 
     /// Resolves when one of them is lost, and says why.

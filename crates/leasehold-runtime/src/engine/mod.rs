@@ -25,7 +25,7 @@ mod view;
 
 use leasehold_lua::{Call, Reply, Terms};
 
-use crate::error::BackendError;
+use crate::error::{AcquireError, BackendError};
 use crate::session::Session;
 
 pub use bundle::{Bundle, Gathering};
@@ -56,6 +56,16 @@ pub async fn ask(
     let until = crate::clock::now().plus(link.settings().response_timeout);
     let answer = crate::delivery::deliver(link, &call(link.terms()), until, || ()).await;
     answer.map(|delivered| delivered.reply).map_err(|failed| failed.error)
+}
+
+/// Waits until as many replicas have a hold as its options ask for; whatever takes does so by itself. Two round trips
+/// and what the replicas take, or none if none are asked for.
+///
+/// # Errors
+/// [`NotReplicated`](AcquireError::NotReplicated), [`ValidityTooShort`](AcquireError::ValidityTooShort) if it ended
+/// meanwhile, [`Closed`](AcquireError::Closed) or [`Backend`](AcquireError::Backend). The guard is as it was.
+pub async fn replicated<M: crate::Mode>(guard: &crate::Guard<M>) -> Result<(), AcquireError> {
+    crate::session::replicated(guard.hold()).await
 }
 
 /// The token that came with a grant: of an exclusive hold its own, of a reader the last writer's; none with a permit, or

@@ -146,12 +146,17 @@ pub async fn take_together(members: &[Member], within: Duration) -> Result<Toget
     let (taking, ended) = Taking::enter(first.session().link(), members)?;
     let elements: Vec<_> = taking.plans.iter().map(|plan| plan.element()).collect();
     let call = multi::acquire(&elements, taking.link.terms());
-    tokio::select! {
+    let taken = tokio::select! {
         biased;
         // A shutdown has ended all of them.
         _ = ended => Err(AcquireError::Closed),
         taken = taking.ask(&call, taking.until(within)) => taken,
+    }?;
+    if let Together::Taken(gathering) = &taken {
+        // Not at enough replicas: dropped, and thereby given back.
+        Box::pin(gathering.replicated()).await?;
     }
+    Ok(taken)
 }
 
 /// Acquisitions that are not holds yet. Dropped, they are ended by the session's thread.

@@ -67,6 +67,8 @@ impl<M: Mode> View<M> {
     /// * [`Saturated`](AcquireError::Saturated): the queue has as many waiters as the options allow; at once.
     /// * [`TooManyEntries`](AcquireError::TooManyEntries): the owner entered 64 times already; at once.
     /// * [`ValidityTooShort`](AcquireError::ValidityTooShort): granted, but too late to be of use; given back.
+    /// * [`NotReplicated`](AcquireError::NotReplicated): granted, but not at as many replicas as the options ask for; given
+    ///   back.
     /// * [`Closed`](AcquireError::Closed): the session was shut down, before or while it waited.
     /// * [`Config`](AcquireError::Config): there is no tokio runtime here.
     /// * [`Backend`](AcquireError::Backend): Redis was out of reach for the whole wait, or refused (at once).

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::Statistics;
 use super::registry::Registry;
+use super::replicas::Turns;
 use super::topics::{Left, Topics};
 use super::watchdog::Watchdog;
 use crate::backend::{Backend, Commands, Failure, Lane, Place, Timeouts};
@@ -66,6 +67,8 @@ pub(crate) struct Shared {
     pub(crate) registry: Registry,
     pub(crate) watchdog: Watchdog,
     pub(crate) topics: Topics,
+    /// Holds that have to be at replicas before anybody gets them.
+    pub(crate) turns: Turns,
     pub(crate) events: Events,
     /// Wakes the thread when something is due earlier than it knew.
     pub(crate) poke: Notify,
@@ -172,6 +175,7 @@ impl Shared {
             registry: Registry::default(),
             watchdog: Watchdog::default(),
             topics: Topics::default(),
+            turns: Turns::default(),
             events,
             poke: Notify::new(),
             heard: Heard::default(),

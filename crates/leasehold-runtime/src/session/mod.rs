@@ -11,6 +11,7 @@ mod look;
 mod preflight;
 mod registry;
 mod renewal;
+mod replicas;
 mod thread;
 mod topics;
 mod watchdog;
@@ -23,6 +24,7 @@ pub(crate) use grant::arm;
 pub(crate) use link::{Identity, Link, Origin};
 pub use preflight::{Finding, Preflight, Severity, Subject};
 pub(crate) use registry::Outcome;
+pub(crate) use replicas::replicated;
 pub(crate) use topics::Knows;
 
 use crate::error::{ConfigError, ShutdownError};

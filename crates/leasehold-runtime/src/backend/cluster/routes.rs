@@ -11,6 +11,7 @@ use super::slots::Slots;
 use super::{Cluster, slot_of};
 use crate::backend::address::{Node, join, split};
 use crate::backend::failure::{Failure, Redirect};
+use crate::backend::lane::Written;
 use crate::backend::source::Source;
 use crate::backend::target::Target;
 use crate::backend::wire::{Timeouts, Way, Wire};
@@ -117,6 +118,53 @@ impl Routes {
         }
     }
 
+    /// Sends calls to a node and waits there for so many of its replicas; a call that belongs elsewhere goes there.
+    pub(in crate::backend) async fn written(
+        &self,
+        node: &Node,
+        calls: &[Call],
+        replicas: u32,
+        within: Duration,
+    ) -> Result<Vec<Result<Written, Failure>>, Failure> {
+        let answer = self.wire(node)?.written(calls, Way::Straight, replicas, within).await;
+        let (answers, have) = answer.inspect_err(|failure| self.failed(node, failure))?;
+        let mut written = Vec::with_capacity(answers.len());
+        for (call, answer) in calls.iter().zip(answers) {
+            written.push(match answer {
+                Ok(reply) => Ok(Written { reply, replicas: have }),
+                Err(failure) => self.written_elsewhere(node, call, failure, replicas, within).await,
+            });
+        }
+        Ok(written)
+    }
+
+    async fn written_elsewhere(
+        &self,
+        node: &Node,
+        call: &Call,
+        failure: Failure,
+        replicas: u32,
+        within: Duration,
+    ) -> Result<Written, Failure> {
+        let (to, way) = match &failure.redirect {
+            Some(Redirect::Moved(to)) => {
+                let to = named(to, node);
+                self.cluster.moved(slot_of(key_of(call)), &to);
+                (to, Way::Straight)
+            }
+            Some(Redirect::Ask(to)) => (named(to, node), Way::Asking),
+            None => {
+                self.failed(node, &failure);
+                return Err(failure);
+            }
+        };
+        let calls = std::slice::from_ref(call);
+        let (answers, replicas) = self.wire(&to)?.written(calls, way, replicas, within).await?;
+        let answer = answers.into_iter().next();
+        let reply = answer.unwrap_or_else(|| Err(Failure::timed_out()))?;
+        Ok(Written { reply, replicas })
+    }
+
     /// Over the connection that this runtime has to the node of the key, wherever that sends it on to.
     pub(in crate::backend) async fn call_behind(
         &self,
@@ -139,7 +187,7 @@ impl Routes {
         // Those of nodes that left are dropped when one comes.
         let masters = self.cluster.masters();
         wires.retain(|node, _| masters.contains(node));
-        let wire = Arc::new(Wire::new(Source::new(Target::Fixed(client), None), self.timeouts));
+        let wire = Arc::new(Wire::new(Source::new(Target::Fixed(client.into()), None), self.timeouts));
         wires.insert(node.clone(), wire.clone());
         Ok(wire)
     }
@@ -157,7 +205,7 @@ impl Routes {
         }
     }
 
-    fn nobody_has_it(&self) -> Failure {
+    pub(in crate::backend) fn nobody_has_it(&self) -> Failure {
         self.cluster.doubt();
         Failure::no_master("no node has the slot of the key")
     }

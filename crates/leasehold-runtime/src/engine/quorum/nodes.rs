@@ -321,6 +321,7 @@ impl<'a> Votes<'a> {
             | AcquireError::LimitDiffers { .. }
             | AcquireError::TooManyEntries
             | AcquireError::ValidityTooShort { .. }
+            | AcquireError::NotReplicated { .. }
             | AcquireError::Cancelled
             | AcquireError::Config(_)
             | AcquireError::Backend(_) => 2,
