@@ -13,6 +13,10 @@
 //!   process is killed with its permits, and the limit is raised.
 //! * `config_reload` (`src/bin/config_reload/`): many processes read a configuration of two files, one replaces it, by a
 //!   read-write lock; one is killed while it reads.
+//! * `transfer` (`src/bin/transfer/`): money moved between accounts, two of which are locked together, in both directions at
+//!   once, by a multi-lock; one process is frozen, and its stale write is refused by its tokens.
+//! * `cluster_tour` (`src/bin/cluster_tour/`): each primitive on a Redis Cluster that the program starts: keys, slots, nodes,
+//!   and hand-overs between two processes.
 //!
 //! What they share: [`program`] (a session that is shut down on every way out, interruption, exit status), [`crew`] (worker
 //! processes, one of which is killed), [`board`] (what moves on a terminal), [`database`].
