@@ -1,14 +1,14 @@
-//! Which scenarios there are: the macro that makes a test of each.
+//! Which scenarios there are: the macros that make a test of each, or one of all.
 
 /// Makes a test of each scenario of the named parts: `conformance!(SITE, KIND: part, …)`. `KIND` is a
 /// [`Holdable`](crate::conformance::Holdable), `SITE` a [`Site`](crate::conformance::Site).
 #[macro_export]
 macro_rules! conformance {
     ($site:ty, $kind:ty: $($part:ident),+ $(,)?) => {
-        $( $crate::conformance!(@$part $site, $kind); )+
+        $( $crate::conformance!(@$part tests $site, $kind); )+
     };
-    (@held $site:ty, $kind:ty) => {
-        $crate::conformance!(@tests held $site, $kind:
+    (@held $form:ident $site:ty, $kind:ty) => {
+        $crate::conformance!(@$form held $site, $kind:
             c1_take_and_release_again_and_again
             c2_is_locked_only_while_held
             c4_only_the_holder_holds
@@ -22,14 +22,14 @@ macro_rules! conformance {
             c28_a_restart_without_data_is_a_loss_and_the_next_hold_is_renewed
         );
     };
-    (@crowd $site:ty, $kind:ty) => {
-        $crate::conformance!(@tests crowd $site, $kind:
+    (@crowd $form:ident $site:ty, $kind:ty) => {
+        $crate::conformance!(@$form crowd $site, $kind:
             c22_one_inbox_serves_many_tasks_and_names
             c26_a_connection_shared_with_other_commands_finishes
         );
     };
-    (@exclusive $site:ty, $kind:ty) => {
-        $crate::conformance!(@tests exclusive $site, $kind:
+    (@exclusive $form:ident $site:ty, $kind:ty) => {
+        $crate::conformance!(@$form exclusive $site, $kind:
             c8_a_waiter_follows_a_lease_that_ends
             c13_a_wait_that_is_interrupted_and_kept_goes_on
             c23_waiters_of_two_names_are_both_woken
@@ -42,14 +42,14 @@ macro_rules! conformance {
             c113_checks_back_off_to_200_ms_while_the_inbox_is_down
         );
     };
-    (@exclusive_crowd $site:ty, $kind:ty) => {
-        $crate::conformance!(@tests exclusive_crowd $site, $kind:
+    (@exclusive_crowd $form:ident $site:ty, $kind:ty) => {
+        $crate::conformance!(@$form exclusive_crowd $site, $kind:
             c19_fifteen_tasks_of_one_client_count_exactly
             c20_sixteen_clients_count_exactly
         );
     };
-    (@reentrant $site:ty, $kind:ty) => {
-        $crate::conformance!(@tests reentrant $site, $kind:
+    (@reentrant $form:ident $site:ty, $kind:ty) => {
+        $crate::conformance!(@$form reentrant $site, $kind:
             c4_an_owner_that_does_not_hold_enters_nothing
             c5_nested_holds_go_0_1_2_1_0
             c7_an_adopted_hold_is_no_longer_released_by_its_first_guard
@@ -57,8 +57,8 @@ macro_rules! conformance {
             c29_a_task_after_nested_holds_is_renewed_for_ten_leases
         );
     };
-    (@fifo $site:ty, $kind:ty) => {
-        $crate::conformance!(@tests fifo $site, $kind:
+    (@fifo $form:ident $site:ty, $kind:ty) => {
+        $crate::conformance!(@$form fifo $site, $kind:
             c34_silent_holders_are_followed_in_order_of_arrival
             c35_each_winner_is_the_head_of_the_queue
         );
@@ -71,6 +71,25 @@ macro_rules! conformance {
             }
         )+
     };
+    (@cases $part:ident $site:ty, $kind:ty: $($scenario:ident)+) => {
+        [$(
+            (stringify!($scenario), || {
+                $crate::conformance::check::<$kind, $site>($crate::conformance::$part::$scenario);
+            }),
+        )+]
+    };
+}
+
+/// The scenarios of the named parts as values, for [`side_by_side`](crate::conformance::side_by_side):
+/// `scenarios!(part, …)`.
+#[macro_export]
+macro_rules! scenarios {
+    ($($part:ident),+ $(,)?) => {{
+        use $crate::conformance::{AnyKind, AnySite, Case};
+        let mut cases: Vec<Case> = Vec::new();
+        $( cases.extend($crate::conformance!(@$part cases AnySite, AnyKind) as [Case; _]); )+
+        cases
+    }};
 }
 
 #[cfg(test)]

@@ -14,6 +14,9 @@
 //! [`reentrant`] for what an owner enters again; [`fifo`] for what promises the order of arrival.
 //! After each scenario the rig shuts its sessions down and looks that nothing is left (I17, I20).
 //!
+//! A topology takes seconds to start and a scenario mostly waits, so where topologies are the site, all scenarios of a kind
+//! are one test that runs several at a time ([`side_by_side`]), over one type for all kinds ([`AnyKind`]).
+//!
 //! A scenario that fails while the whole machine stood still is run again, and says so: see [`check`].
 //!
 //! # How the words of those lines are read here
@@ -52,6 +55,7 @@
 //! write themselves. The suite of the mutex asserts that scenarios fail on them, and with the words
 //! of the fact that is broken.
 
+mod any;
 pub mod broken;
 pub mod crowd;
 pub mod exclusive;
@@ -70,9 +74,10 @@ mod semaphore;
 mod site;
 mod topologies;
 
+pub use any::{AnyHold, AnyKind, AnySite, Kind, Topology};
 pub use holdable::{Hold, Holdable, Lease, Reentrant};
 pub use rig::{Client, Rig};
-pub use run::{check, failure_of};
+pub use run::{Case, check, failure_of, side_by_side};
 pub use rwlock::{Reading, Writing};
 pub use semaphore::{AllPermits, Permits};
 pub use site::{KeyEvents, Site, Standalone};

@@ -144,6 +144,19 @@ impl Site for Watched {
         run(self.master(), words).await;
     }
 
+    /// Sentinels listen at the master too, and one whose links are cut at the same moment takes it for dead: within a second
+    /// they replace it.
+    async fn cut_inboxes(&self) {
+        let mut listing = redis::cmd("CLIENT");
+        listing.arg(&["LIST", "TYPE", "pubsub"]);
+        let mut connection = self.master().connection().await;
+        let clients: String = listing.query_async(&mut connection).await.expect("CLIENT LIST");
+        for client in clients.lines().filter(|client| !client.contains(" name=sentinel-")) {
+            let id = client.split(['=', ' ']).nth(1).expect("id=… comes first");
+            run(self.master(), &["CLIENT", "KILL", "ID", id]).await;
+        }
+    }
+
     fn kill(&self) {
         self.all().servers().iter().for_each(Server::kill);
     }
