@@ -10,7 +10,7 @@ use leasehold_mutex::{
 };
 use leasehold_tests::scene::{SOON, Told, keys, mutex};
 use leasehold_tests::topology::Cluster;
-use leasehold_tests::{FaultProxy, Pick, Server, acl, eventually};
+use leasehold_tests::{Pick, Server, acl, eventually};
 use tokio::sync::OnceCell;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -25,22 +25,6 @@ async fn session(cluster: &Cluster) -> Session {
     // One address is enough: the others are found.
     let builder = Session::cluster_builder(&cluster.urls()[..1]).expect("a URL");
     builder.connect().await.expect("a session")
-}
-
-/// Names with this beginning, one on each master.
-async fn one_a_master(cluster: &Cluster, begins: &str) -> Vec<String> {
-    let mut found = vec![String::new(); cluster.masters().await.len()];
-    for number in 0.. {
-        let name = format!("{begins}-{number}");
-        let master = cluster.master_of(&keys(&name).holds).await;
-        if found[master].is_empty() {
-            found[master] = name;
-        }
-        if found.iter().all(|name| !name.is_empty()) {
-            break;
-        }
-    }
-    found
 }
 
 async fn queued(lock: &Mutex, waiters: u64) {
@@ -153,7 +137,7 @@ async fn control_a_refusal_is_seen() {
 async fn locks_on_every_master_are_handed_over_by_a_push() {
     let cluster = cluster().await;
     let (one, two) = (session(cluster).await, session(cluster).await);
-    for name in one_a_master(cluster, "push").await {
+    for name in cluster.one_a_master("push").await {
         let before = two.statistics().pushed_grants;
         let guard = mutex(&one, &name, Options::default()).acquire().await.unwrap();
         let second = mutex(&two, &name, Options::default());
@@ -174,7 +158,7 @@ async fn locks_on_every_master_are_handed_over_by_a_push() {
 async fn scripts_that_a_node_forgot_are_told_it_again() {
     let cluster = cluster().await;
     let session = session(cluster).await;
-    for name in one_a_master(cluster, "scripts").await {
+    for name in cluster.one_a_master("scripts").await {
         for node in cluster.nodes() {
             let mut flush = redis::cmd("SCRIPT");
             flush.arg("FLUSH").exec_async(&mut node.connection().await).await.unwrap();
@@ -259,7 +243,7 @@ async fn a_slot_on_its_way_makes_calls_wait() {
 async fn b102_members_of_a_multi_lock_may_live_on_several_masters() {
     let cluster = Cluster::start(3, 0).await;
     let session = session(&cluster).await;
-    let names = one_a_master(&cluster, "member").await;
+    let names = cluster.one_a_master("member").await;
     let locks: Vec<_> =
         names.iter().map(|name| mutex(&session, name, Options::default())).collect();
     let all = MultiLock::all(&locks);
@@ -296,28 +280,7 @@ async fn b102_members_of_a_multi_lock_may_live_on_several_masters() {
 #[tokio::test]
 async fn lost_replies_count_nothing_twice() {
     let cluster = Cluster::start(3, 0).await;
-    // Every node says that it lives at its proxy.
-    let proxies: Vec<_> = cluster.nodes().iter().map(FaultProxy::to).collect();
-    for (node, proxy) in cluster.nodes().iter().zip(&proxies) {
-        let mut announce = redis::cmd("CONFIG");
-        announce.arg("SET").arg("cluster-announce-port").arg(proxy.addr().port());
-        announce.exec_async(&mut node.connection().await).await.unwrap();
-    }
-    let announced = async || {
-        let mut seen = HashSet::new();
-        for node in cluster.nodes() {
-            let nodes: String = redis::cmd("CLUSTER")
-                .arg("NODES")
-                .query_async(&mut node.connection().await)
-                .await
-                .unwrap();
-            seen.extend(nodes.lines().filter_map(|line| Some(line.split(' ').nth(1)?.to_owned())));
-        }
-        let at = |proxy: &FaultProxy| format!("127.0.0.1:{}@", proxy.addr().port());
-        let by_proxy = |seen: &String| proxies.iter().any(|proxy| seen.starts_with(&at(proxy)));
-        seen.iter().all(by_proxy)
-    };
-    eventually(SOON, "all nodes are known by their proxies", announced).await;
+    let proxies = cluster.behind_proxies().await;
     let told = Told::default();
     let builder = Session::cluster_builder([proxies[0].url()]).unwrap();
     let session = told.by(builder).connect().await.unwrap();
@@ -361,7 +324,7 @@ impl Verdict for Result<(), ReleaseError> {
 async fn an_operator_ends_a_hold_on_any_master() {
     let cluster = cluster().await;
     let (one, two) = (session(cluster).await, session(cluster).await);
-    for name in one_a_master(cluster, "forced").await {
+    for name in cluster.one_a_master("forced").await {
         let guard = mutex(&one, &name, Options::default()).acquire().await.unwrap();
         let operator = mutex(&two, &name, Options::default());
         assert!(operator.force_release().await.unwrap().is_some());
@@ -424,7 +387,7 @@ async fn a_user_of_a_cluster_needs_to_know_the_slots() {
         acl::change(node, "locker", "+cluster|slots").await;
     }
     let one = Session::cluster_builder(urls()).unwrap().connect().await.unwrap();
-    for name in one_a_master(&cluster, "rights").await {
+    for name in cluster.one_a_master("rights").await {
         let lock = mutex(&one, &name, Options::default());
         let guard = lock.acquire().await.unwrap();
         let second = lock.clone();
@@ -442,7 +405,7 @@ async fn a_shutdown_leaves_nothing_on_any_node() {
     let cluster = Cluster::start(3, 0).await;
     let session = session(&cluster).await;
     let mut held = Vec::new();
-    for name in one_a_master(&cluster, "left").await {
+    for name in cluster.one_a_master("left").await {
         held.push(mutex(&session, &name, Options::default()).acquire().await.unwrap());
     }
     assert_eq!(cluster.channels().await, 1);

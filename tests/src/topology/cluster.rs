@@ -105,6 +105,37 @@ impl Cluster {
         self.nodes.iter().filter(|node| node.is_running()).filter(is_replica).collect()
     }
 
+    /// Names with this beginning, one on each master, in the masters' order.
+    pub async fn one_a_master(&self, begins: &str) -> Vec<String> {
+        let mut found = vec![String::new(); self.masters().await.len()];
+        for number in 0.. {
+            let name = format!("{begins}-{number}");
+            let master = self.master_of(&crate::scene::keys(&name).holds).await;
+            if found[master].is_empty() {
+                found[master] = name;
+            }
+            if found.iter().all(|name| !name.is_empty()) {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Waits until the replicas of this master have everything that it was sent until now.
+    pub async fn acknowledged(&self, master: usize) {
+        let master = &self.nodes[master];
+        tell(master, &["PUBLISH", "anywhere", "1"]).await;
+        let fact = async || {
+            let info: String = ask(master, &["INFO", "replication"]).await.unwrap_or_default();
+            let number = |text: &str| -> Option<u64> { text.trim().parse().ok() };
+            let written = info.lines().find_map(|line| line.strip_prefix("master_repl_offset:"));
+            let read = info.lines().find_map(|line| line.strip_prefix("slave0:"));
+            let read = read.and_then(|line| line.split("offset=").nth(1)?.split(',').next());
+            written.and_then(number).is_some() && written.and_then(number) == read.and_then(number)
+        };
+        eventually(PATIENCE, "the replica has all", fact).await;
+    }
+
     /// All keys of all masters.
     pub async fn keys(&self) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
@@ -152,6 +183,28 @@ impl Cluster {
         self.know_each_other().await;
         let knows = async || view_of(&self.nodes[number]).await.is_some();
         eventually(PATIENCE, "it knows who has which slot", knows).await;
+    }
+
+    /// Puts a proxy before each node, which every node then says it lives at: sessions that begin at a proxy reach every
+    /// node through its own.
+    pub async fn behind_proxies(&self) -> Vec<crate::FaultProxy> {
+        let proxies: Vec<_> = self.nodes.iter().map(crate::FaultProxy::to).collect();
+        for (node, proxy) in self.nodes.iter().zip(&proxies) {
+            let port = proxy.addr().port().to_string();
+            tell(node, &["CONFIG", "SET", "cluster-announce-port", &port]).await;
+        }
+        let known = async || {
+            let mut seen = Vec::new();
+            for node in &self.nodes {
+                let nodes: String = ask(node, &["CLUSTER", "NODES"]).await.expect("CLUSTER NODES");
+                seen.extend(nodes.lines().map(|line| line.split(' ').nth(1).map(str::to_owned)));
+            }
+            let at = |proxy: &crate::FaultProxy| format!("127.0.0.1:{}@", proxy.addr().port());
+            let by_proxy = |seen: &String| proxies.iter().any(|proxy| seen.starts_with(&at(proxy)));
+            seen.iter().all(|address| address.as_ref().is_some_and(by_proxy))
+        };
+        eventually(PATIENCE, "all nodes are known by their proxies", known).await;
+        proxies
     }
 
     fn any(&self) -> &Server {
