@@ -150,6 +150,8 @@ impl FairLock {
     /// * [`Cancelled`](AcquireError::Cancelled): somebody [cancelled](Self::cancel) this wait.
     /// * [`TooManyEntries`](AcquireError::TooManyEntries): this owner holds it 64 times already; at once.
     /// * [`ValidityTooShort`](AcquireError::ValidityTooShort): granted, but too late to be of use; given back.
+    /// * [`NotReplicated`](AcquireError::NotReplicated): granted, but fewer replicas have it than [`Options::wait_replicas`]
+    ///   asks for; given back.
     /// * [`Closed`](AcquireError::Closed): the session was shut down.
     /// * [`Config`](AcquireError::Config): there is no tokio runtime here; nothing was sent.
     /// * [`Backend`](AcquireError::Backend): Redis was out of reach for the whole wait, or refused (at once).

@@ -110,6 +110,8 @@ impl Mutex {
     /// * [`Saturated`](AcquireError::Saturated): as many wait as [`Options::max_waiters`] allows; at once.
     /// * [`TooManyEntries`](AcquireError::TooManyEntries): this owner holds it 64 times already; at once.
     /// * [`ValidityTooShort`](AcquireError::ValidityTooShort): granted, but too late to be of use; given back.
+    /// * [`NotReplicated`](AcquireError::NotReplicated): granted, but fewer replicas have it than [`Options::wait_replicas`]
+    ///   asks for; given back.
     /// * [`Closed`](AcquireError::Closed): the session was shut down.
     /// * [`Config`](AcquireError::Config): there is no tokio runtime here; nothing was sent.
     /// * [`Backend`](AcquireError::Backend): Redis was out of reach for the whole wait, or refused (at once).

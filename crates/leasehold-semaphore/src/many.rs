@@ -46,6 +46,8 @@ impl Many {
     ///   allows; at once. `retry_after` is when the first permit ends if it is not renewed.
     /// * [`LimitDiffers`](AcquireError::LimitDiffers): only with [`strict_limit`](crate::Semaphore::strict_limit).
     /// * [`ValidityTooShort`](AcquireError::ValidityTooShort): granted, but too late to be of use; given back.
+    /// * [`NotReplicated`](AcquireError::NotReplicated): granted, but fewer replicas have it than
+    ///   [`Options::wait_replicas`](crate::Options::wait_replicas) asks for; given back.
     /// * [`Closed`](AcquireError::Closed): the session was shut down.
     /// * [`Config`](AcquireError::Config): not 1 to 999 999 999 permits, or no tokio runtime here; nothing was sent.
     /// * [`Backend`](AcquireError::Backend): Redis was out of reach for the whole wait, or refused (at once).
