@@ -192,8 +192,12 @@ async fn make(server: &Server, name: &str, rule: Vec<String>) {
 }
 
 /// Gives or takes a right, as `+command`, `-command`, `resetchannels`; it acts at once, also on
-/// connections that are open.
+/// connections that are open. Of a command with subcommands all go: before 7.0 no single one can be taken.
 pub async fn change(server: &Server, name: &str, rule: &str) {
+    let rule = match rule.split_once('|') {
+        Some((command, _)) if rule.starts_with('-') => command,
+        Some(_) | None => rule,
+    };
     set(server, name, &[rule.to_owned()]).await;
 }
 
@@ -209,9 +213,9 @@ pub fn url(server: &Server, name: &str) -> String {
     format!("redis://{name}:{PASSWORD}@{}/", server.addr())
 }
 
-/// With it the client library greets a server. From 7.2 on a refusal leaves a line in ACL LOG and harms nothing; Redis
-/// 7.0 knows no such right and refuses a rule that names it.
-const GREETING: &str = "client|setinfo";
+/// With it the client library greets a server. From 7.2 on, and before 7.0 under the name of all `CLIENT` commands, a
+/// refusal leaves a line in ACL LOG and harms nothing; Redis 7.0 knows no such right and refuses a rule that names it.
+const GREETING: [&str; 2] = ["client|setinfo", "client"];
 
 /// What was refused to this user, but for the client library's greeting: the lines of ACL LOG as
 /// `context object`.
@@ -228,7 +232,7 @@ pub async fn refused(server: &Server, name: &str) -> Vec<String> {
     };
     log.iter()
         .filter(|entry| text(entry.get("username")) == name)
-        .filter(|entry| text(entry.get("object")) != GREETING)
+        .filter(|entry| !GREETING.contains(&text(entry.get("object")).as_str()))
         .map(|entry| format!("{} {}", text(entry.get("context")), text(entry.get("object"))))
         .collect()
 }

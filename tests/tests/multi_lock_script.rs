@@ -345,7 +345,8 @@ fn a_full_server_refuses_all_of_it() {
         .exec(&mut bench.connection)
         .expect("CONFIG SET");
     let refused = bench.send(&call(&one_of_each(10), 0)).expect_err("full");
-    assert_eq!(refused.code(), Some("OOM"), "{refused}");
+    // Before Redis 7.0 the word stands inside another error.
+    assert!(refused.to_string().contains("OOM"), "{refused}");
     redis::cmd("CONFIG")
         .arg(&["SET", "maxmemory", "0"])
         .exec(&mut bench.connection)
@@ -364,7 +365,7 @@ fn a_replica_refuses_all_of_it() {
     follow.arg("127.0.0.1").arg(master.addr().port());
     follow.exec(&mut bench.connection).expect("REPLICAOF");
     let refused = bench.send(&call(&one_of_each(1), 0)).expect_err("a replica");
-    assert_eq!(refused.code(), Some("READONLY"), "{refused}");
+    assert!(refused.to_string().contains("READONLY"), "{refused}");
     redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut bench.connection).expect("REPLICAOF");
     assert!(is_taken(&bench.take(&one_of_each(1))), "the control");
 }
