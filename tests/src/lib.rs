@@ -1,7 +1,7 @@
 //! Real servers, a fault proxy and checkers for the tests of leasehold.
 //!
 //! - [`Server`]: a Redis server of one test, which can be frozen, killed and restarted, and whose
-//!   clock can be shifted ([`ServerClock`]).
+//!   clock can be shifted ([`ServerClock`]); with TLS by an [`Authority`] of its own.
 //! - [`FaultProxy`]: a link between a client and a server that delays, loses and breaks what is
 //!   asked for, command by command.
 //! - [`mod@conformance`]: one suite over anything that can be held.
@@ -49,7 +49,7 @@ mod worker;
 pub use clock_shim::ServerClock;
 pub use poll::eventually;
 pub use proxy::{FaultProxy, Pick};
-pub use server::{CommandCalls, Server, ServerBuilder};
+pub use server::{Authority, CommandCalls, Server, ServerBuilder};
 pub use soak::rounds;
 pub use worker::Worker;
 

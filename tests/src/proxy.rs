@@ -63,7 +63,7 @@ impl FaultProxy {
     /// As [`Server::client`], by way of the proxy.
     #[must_use]
     pub fn client(&self) -> Client {
-        client_of(&self.url)
+        client_of(self.url.as_str())
     }
 
     /// A connection by way of the proxy, with the time-outs that redis-rs sets by itself (an

@@ -1,5 +1,6 @@
 //! A real Redis server of one test.
 
+mod authority;
 mod process;
 
 use std::ffi::OsString;
@@ -10,14 +11,18 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
-use redis::{AsyncCommands, AsyncConnectionConfig, Client, IntoConnectionInfo};
+use redis::{AsyncCommands, AsyncConnectionConfig, Client, IntoConnectionInfo, TlsCertificates};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::ServerClock;
+pub use authority::Authority;
 use process::{Launch, Process};
 
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// In the server's folder.
+const SOCKET: &str = "socket";
 
 /// A Redis server on a free port of 127.0.0.1, in a temporary folder, without persistence. It ends
 /// with this value, and also when the test's process is killed.
@@ -28,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Server {
     launch: Launch,
     password: Option<String>,
+    /// How to talk to it, if it speaks TLS.
+    certificates: Option<TlsCertificates>,
     clock: Option<ServerClock>,
     process: Mutex<Option<Process>>,
     // Last, so that the folder outlives the process.
@@ -41,6 +48,7 @@ pub struct ServerBuilder {
     password: Option<String>,
     clock_shim: bool,
     sentinel: Option<String>,
+    tls: Option<(Authority, String)>,
 }
 
 impl Server {
@@ -64,10 +72,19 @@ impl Server {
 
     /// The same URL with another address, as a proxy needs it.
     pub(crate) fn url_at(&self, addr: SocketAddr) -> String {
+        let scheme = if self.certificates.is_some() { "rediss" } else { "redis" };
         match &self.password {
-            Some(password) => format!("redis://:{password}@{addr}/"),
-            None => format!("redis://{addr}/"),
+            Some(password) => format!("{scheme}://:{password}@{addr}/"),
+            None => format!("{scheme}://{addr}/"),
         }
+    }
+
+    /// The URL of the socket of a server that was started with [`ServerBuilder::socket`].
+    #[must_use]
+    pub fn socket_url(&self) -> String {
+        let socket = self.launch.folder.join(SOCKET);
+        let password = self.password.as_ref().map(|word| format!("?pass={word}"));
+        format!("redis+unix://{}{}", socket.display(), password.unwrap_or_default())
     }
 
     /// Its address.
@@ -82,10 +99,17 @@ impl Server {
         self.with_process(Process::id)
     }
 
-    /// A client that speaks RESP3 and sends without delay.
+    /// A client that speaks RESP3 and sends without delay; with certificates, if the server wants TLS.
     #[must_use]
     pub fn client(&self) -> Client {
-        client_of(&self.url())
+        let url = self.url();
+        match &self.certificates {
+            Some(certificates) => {
+                let client = Client::build_with_tls(url, certificates.clone());
+                client_of(client.expect("certificates").get_connection_info().clone())
+            }
+            None => client_of(url),
+        }
     }
 
     /// A new connection of [`Server::client`]. It waits 10 s for an answer, where a connection of
@@ -180,9 +204,9 @@ impl Server {
     }
 }
 
-/// A client for `url` that speaks RESP3 and sends without delay.
-pub(crate) fn client_of(url: &str) -> Client {
-    let info = url.into_connection_info().expect("a Redis URL");
+/// A client for this address that speaks RESP3 and sends without delay.
+pub(crate) fn client_of(address: impl IntoConnectionInfo) -> Client {
+    let info = address.into_connection_info().expect("a Redis URL");
     let resp3 = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
     let nodelay = TcpSettings::default().set_nodelay(true);
     Client::open(info.set_redis_settings(resp3).set_tcp_settings(nodelay)).expect("a Redis URL")
@@ -201,6 +225,27 @@ impl ServerBuilder {
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self.arg("--requirepass", password)
+    }
+
+    /// It listens at a socket of the file system too: see [`Server::socket_url`].
+    #[must_use]
+    pub fn socket(self) -> Self {
+        self.arg("--unixsocket", SOCKET)
+    }
+
+    /// It speaks TLS and nothing else, and shows a certificate of this authority for its address. Clients
+    /// may show one, and must if `--tls-auth-clients yes` is given.
+    #[must_use]
+    pub fn tls(self, authority: &Authority) -> Self {
+        self.tls_as(authority, "127.0.0.1")
+    }
+
+    /// The same with a certificate for this name.
+    #[must_use]
+    pub fn tls_as(mut self, authority: &Authority, name: &str) -> Self {
+        self.tls = Some((authority.clone(), name.to_owned()));
+        let clients = !self.arguments.iter().any(|argument| argument == "--tls-auth-clients");
+        if clients { self.arg("--tls-auth-clients", "optional") } else { self }
     }
 
     /// A replica of the server at this port of 127.0.0.1.
@@ -228,19 +273,28 @@ impl ServerBuilder {
     #[must_use]
     pub fn start(self) -> Server {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder_of_tls =
+            |(authority, name): &(Authority, String)| authority.equip(name, folder.path());
+        let files = self.tls.as_ref().map(folder_of_tls).unwrap_or_default();
         let clock = self.clock_shim.then(|| ServerClock::build_in(folder.path()));
         let mut launch = Launch {
             binary: server_binary(),
             port: 0,
             folder: folder.path().to_owned(),
             first: self.sentinel.map(|lines| kept(folder.path(), &lines)).unwrap_or_default(),
-            arguments: self.arguments,
+            tls: self.tls.is_some(),
+            arguments: self.arguments.into_iter().chain(options(files)).collect(),
             environment: clock.as_ref().map(ServerClock::environment).unwrap_or_default(),
         };
         let process = launch.start_on_a_free_port();
         let process = Mutex::new(Some(process));
-        Server { launch, password: self.password, clock, process, _folder: folder }
+        let certificates = self.tls.map(|(authority, _)| authority.certificates());
+        Server { launch, password: self.password, certificates, clock, process, _folder: folder }
     }
+}
+
+fn options(files: Vec<(&'static str, PathBuf)>) -> impl Iterator<Item = OsString> {
+    files.into_iter().flat_map(|(option, file)| [option.into(), file.into()])
 }
 
 fn kept(folder: &Path, configuration: &str) -> Vec<OsString> {

@@ -136,9 +136,13 @@ pub enum ConfigError {
     },
     /// The address of the server cannot be read. The address is not repeated: it may hold a password.
     #[error(
-        "not an address of a Redis server: redis://host:port/ (rediss:// needs a TLS feature of the redis crate)"
+        "not an address of a Redis server: redis://host:port/ (rediss:// needs the feature tokio-rustls-comp)"
     )]
     Url,
+    /// TLS was asked for, and rustls has nothing to encrypt with: the process installs a crypto provider before its first
+    /// session, such as `rustls::crypto::ring::default_provider().install_default()`.
+    #[error("no crypto provider for TLS is installed in this process (rustls: install_default)")]
+    NoCryptoProvider,
     /// There is no tokio runtime here. (One without `enable_all` is not noticed: tokio panics.)
     #[error("no tokio runtime: call this from a task of one")]
     NoRuntime,
@@ -379,6 +383,8 @@ pub enum BackendErrorKind {
     Pool,
     /// The server does not know this user or password.
     Auth,
+    /// One side refused the other's certificate, or they have no version of TLS in common; the cause says which.
+    Tls,
     /// The user lacks a right; the message names it.
     NoPermission,
     /// A key of ours holds something that is not ours.
@@ -401,6 +407,7 @@ impl fmt::Display for BackendErrorKind {
             Self::Unreachable => "redis is out of reach",
             Self::Pool => "the connection pool gives no connection",
             Self::Auth => "redis does not know this user or password",
+            Self::Tls => "no trust between redis and this side (TLS)",
             Self::NoPermission => "the redis user lacks a right",
             Self::WrongType => "a key holds a value of another type",
             Self::ReadOnly => "redis is a read-only replica",

@@ -20,6 +20,8 @@ pub(super) struct Launch {
     pub(super) binary: PathBuf,
     pub(super) port: u16,
     pub(super) folder: PathBuf,
+    /// The port speaks TLS.
+    pub(super) tls: bool,
     /// Before all others: the file that a sentinel keeps.
     pub(super) first: Vec<OsString>,
     pub(super) arguments: Vec<OsString>,
@@ -49,14 +51,30 @@ impl Launch {
         let process = self.spawn(&log).map_err(|error| {
             format!("{} cannot be started as a Redis server: {error}", self.binary.display())
         })?;
-        process.wait_until_it_answers(self.port, &log)
+        process.wait_until_it_answers(self, &log)
+    }
+
+    /// Whether PING is answered; a server that wants a password first answers as well, and one that wants
+    /// TLS is only asked to listen.
+    fn answers(&self) -> io::Result<bool> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        if self.tls {
+            return Ok(true);
+        }
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(b"PING\r\n")?;
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer)?;
+        Ok(matches!(&answer, b"+PONG" | b"-NOAU"))
     }
 
     fn spawn(&self, log: &Path) -> io::Result<Process> {
-        let output = File::create(log)?;
+        let (output, port) = (File::create(log)?, self.port.to_string());
         let server = Command::new(&self.binary)
             .args(&self.first)
-            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
+            .args(["--bind", "127.0.0.1"])
+            .args([if self.tls { "--tls-port" } else { "--port" }, &port])
+            .args(if self.tls { &["--port", "0"][..] } else { &[] })
             .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(&self.folder)
             .args(&self.arguments)
@@ -101,13 +119,13 @@ impl Process {
         kill_process(Pid::from_child(&self.server), signal).expect("a process of our own");
     }
 
-    fn wait_until_it_answers(mut self, port: u16, log: &Path) -> Result<Self, String> {
+    fn wait_until_it_answers(mut self, launch: &Launch, log: &Path) -> Result<Self, String> {
         let begin = Instant::now();
         loop {
             // Its own log says that it has the port; a PING alone could be answered by a stranger.
             let text = std::fs::read_to_string(log).unwrap_or_default();
             let ready = ["Ready to accept connections", "Sentinel ID is"];
-            if ready.iter().any(|words| text.contains(words)) && answers(port).unwrap_or(false) {
+            if ready.iter().any(|words| text.contains(words)) && launch.answers().unwrap_or(false) {
                 return Ok(self);
             }
             let ended = self.server.try_wait().expect("a child of our own").is_some();
@@ -129,16 +147,6 @@ impl Drop for Process {
             child.wait().ok();
         }
     }
-}
-
-/// Whether PING is answered; a server that wants a password first answers as well.
-fn answers(port: u16) -> io::Result<bool> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    stream.write_all(b"PING\r\n")?;
-    let mut answer = [0; 5];
-    stream.read_exact(&mut answer)?;
-    Ok(matches!(&answer, b"+PONG" | b"-NOAU"))
 }
 
 /// Below the range that the system gives to outgoing connections (from 32768): a client that

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redis::aio::MultiplexedConnection;
 
 use super::{NODE_TIMEOUT, PATIENCE, ask, in_step, tell};
-use crate::{Server, eventually};
+use crate::{Authority, Server, ServerBuilder, eventually};
 
 /// How many slots there are.
 const SLOTS: usize = 16_384;
@@ -21,6 +21,16 @@ impl Cluster {
     /// Starts one, and returns when every node says that all slots are served, and every replica has
     /// what its master has. The masters are the first nodes.
     pub async fn start(masters: usize, replicas_each: usize) -> Self {
+        Self::of(masters, replicas_each, || node().start()).await
+    }
+
+    /// Masters alone that speak TLS with clients and with each other.
+    pub async fn start_with_tls(masters: usize, authority: &Authority) -> Self {
+        let node = || node().tls(authority).arg("--tls-cluster", "yes").start();
+        Self::of(masters, 0, node).await
+    }
+
+    async fn of(masters: usize, replicas_each: usize, node: impl Fn() -> Server) -> Self {
         let nodes: Vec<Server> = (0..masters * (1 + replicas_each)).map(|_| node()).collect();
         let cluster = Self { nodes };
         for (number, node) in cluster.nodes.iter().enumerate() {
@@ -234,14 +244,13 @@ impl Cluster {
     }
 }
 
-fn node() -> Server {
+fn node() -> ServerBuilder {
     let timeout = NODE_TIMEOUT.as_millis().to_string();
     Server::builder()
         .arg("--cluster-enabled", "yes")
         .arg("--cluster-node-timeout", &timeout)
         .arg("--repl-diskless-sync-delay", "0")
         .arg("--repl-ping-replica-period", "1")
-        .start()
 }
 
 /// Moves up to 100 keys, and answers how many there were.

@@ -1,7 +1,7 @@
 //! A master with replicas, watched by sentinels.
 
 use super::{NODE_TIMEOUT, PATIENCE, ask, in_step, says};
-use crate::{Server, eventually};
+use crate::{Authority, Server, ServerBuilder, eventually};
 
 /// What the sentinels call the master.
 const SERVICE: &str = "orders";
@@ -23,8 +23,18 @@ impl Sentinels {
         let mut servers = vec![master];
         servers.extend((0..2).map(|_| server(Some(&port))));
         in_step(&servers[1..]).await;
-        let sentinels = (0..3).map(|_| sentinel(&port)).collect();
+        let sentinels = (0..3).map(|_| sentinel(&port, 2).start()).collect();
         let all = Self { servers, sentinels };
+        all.settled().await;
+        all
+    }
+
+    /// One master and one sentinel, which speak TLS with clients and with each other.
+    pub async fn start_with_tls(authority: &Authority) -> Self {
+        let master = Server::builder().tls(authority).start();
+        let sentinel = sentinel(&master.addr().port().to_string(), 1).tls(authority);
+        let sentinel = sentinel.arg("--tls-replication", "yes").start();
+        let all = Self { servers: vec![master], sentinels: vec![sentinel] };
         all.settled().await;
         all
     }
@@ -62,11 +72,12 @@ impl Sentinels {
 
     /// Waits until all servers and sentinels run and agree, and every replica is in step.
     pub async fn settled(&self) {
+        let others = (self.servers.len() - 1, self.sentinels.len() - 1);
         for sentinel in &self.sentinels {
             eventually(PATIENCE, "the sentinels see all and agree", async || {
                 let seen = facts(sentinel).await;
                 let named = named_by(sentinel).await;
-                seen == Some((2, 2)) && named == named_by(&self.sentinels[0]).await
+                seen == Some(others) && named == named_by(&self.sentinels[0]).await
             })
             .await;
         }
@@ -87,16 +98,14 @@ fn server(replica_of: Option<&str>) -> Server {
     }
 }
 
-fn sentinel(port: &str) -> Server {
+fn sentinel(port: &str, quorum: usize) -> ServerBuilder {
     let down_after = NODE_TIMEOUT.as_millis();
-    Server::builder()
-        .sentinel(format!(
-            "sentinel monitor {SERVICE} 127.0.0.1 {port} 2\n\
+    Server::builder().sentinel(format!(
+        "sentinel monitor {SERVICE} 127.0.0.1 {port} {quorum}\n\
              sentinel down-after-milliseconds {SERVICE} {down_after}\n\
              sentinel failover-timeout {SERVICE} 3000\n\
              sentinel parallel-syncs {SERVICE} 2\n"
-        ))
-        .start()
+    ))
 }
 
 async fn named_by(sentinel: &Server) -> Option<u16> {
@@ -106,7 +115,7 @@ async fn named_by(sentinel: &Server) -> Option<u16> {
 }
 
 /// How many replicas and other sentinels it knows, if nothing is wrong in its eyes.
-async fn facts(sentinel: &Server) -> Option<(u64, u64)> {
+async fn facts(sentinel: &Server) -> Option<(usize, usize)> {
     let question = ["SENTINEL", "MASTER", SERVICE];
     let facts: std::collections::HashMap<String, String> = ask(sentinel, &question).await.ok()?;
     let number = |name: &str| facts.get(name)?.parse().ok();

@@ -17,7 +17,8 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// The same user, database, socket settings and encryption at another address.
+/// The same user, database, socket settings, encryption and certificates at another address. What it shows for a
+/// certificate is checked against this host.
 pub(super) fn at(template: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let host = host.to_owned();
     let addr = if let ConnectionAddr::TcpTls { insecure, tls_params, .. } = template.addr() {
@@ -37,6 +38,10 @@ pub(super) fn node_of(info: &ConnectionInfo) -> Option<Node> {
     } else {
         None
     }
+}
+
+pub(super) fn is_encrypted(info: &ConnectionInfo) -> bool {
+    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 
 pub(super) fn join(host: &str, port: u16) -> Node {

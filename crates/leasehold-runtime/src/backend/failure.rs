@@ -1,7 +1,8 @@
 //! What went wrong with one call, and what that means for it.
 
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::{ConnectionInfo, ErrorKind, RedisError, ServerErrorKind};
 
+use super::tls;
 use crate::error::{BackendError, BackendErrorKind as Kind};
 
 /// A call that was not answered as it should be.
@@ -75,11 +76,28 @@ impl Failure {
 
     /// No connection could be made: the call was not sent.
     pub(crate) fn connecting(error: RedisError) -> Self {
+        if tls::is_refusal(&error) {
+            // Asking again does not help, as with a password.
+            return Self::told(BackendError::new(Kind::Tls, "").with_source(error));
+        }
         let failure = Self::from(error);
         Self {
             may_have_run: false,
             transient: failure.error.kind() == Kind::Unreachable || failure.transient,
             ..failure
+        }
+    }
+
+    /// No connection could be made to this address; the text says so where the two ends may not agree on TLS.
+    pub(super) fn connecting_to(info: &ConnectionInfo, error: RedisError) -> Self {
+        let mismatch = tls::mismatch(info, &error);
+        let failure = Self::connecting(error.clone());
+        match mismatch {
+            Some(why) if failure.error.kind() == Kind::Unreachable => Self {
+                error: BackendError::new(Kind::Unreachable, why).with_source(error),
+                ..failure
+            },
+            Some(_) | None => failure,
         }
     }
 

@@ -9,6 +9,7 @@ mod reply;
 mod sentinel;
 mod source;
 mod target;
+mod tls;
 mod wire;
 
 use std::sync::Arc;
@@ -17,7 +18,6 @@ pub(crate) use address::Place;
 pub(crate) use failure::{Failure, caught};
 pub(crate) use inbox::{Inbox, InboxEvent, Subscription};
 pub(crate) use lane::{Lane, Written};
-use redis::ConnectionInfo;
 pub use source::Commands;
 pub(crate) use wire::Timeouts;
 
@@ -31,7 +31,7 @@ use target::Target;
 /// stand behind it, but for the [places](Lane::places) where an inbox listens.
 #[derive(Debug, Clone)]
 pub(crate) enum Backend {
-    Fixed(redis::Client),
+    Fixed(Arc<redis::Client>),
     Watched(Arc<Sentinels>),
     Cluster(Arc<Cluster>),
 }
@@ -39,22 +39,33 @@ pub(crate) enum Backend {
 impl Backend {
     /// From an address such as `redis://user:password@host:6379/0`. The address is never repeated in an error.
     pub(crate) fn from_url(url: &str) -> Result<Self, ConfigError> {
-        client(url).map(Self::Fixed)
+        client(url).map(|client| Self::Fixed(client.into()))
     }
 
     /// From a client, whatever protocol and socket settings it has: the session's own connections speak RESP3 (the
     /// inbox needs it), send at once, and notice a dead peer.
     pub(crate) fn from_client(client: &redis::Client) -> Result<Self, ConfigError> {
-        retuned(client).map(Self::Fixed)
+        retuned(client).map(|client| Self::Fixed(client.into()))
     }
 
     /// From the addresses of some nodes of a cluster. User, password and encryption of the first are those of every node.
     pub(crate) fn from_nodes<U: AsRef<str>>(
         urls: impl IntoIterator<Item = U>,
     ) -> Result<Self, ConfigError> {
-        let infos = infos(urls)?;
-        let seeds: Option<Vec<_>> = infos.iter().map(address::node_of).collect();
-        let template = infos.into_iter().next().ok_or(ConfigError::Url)?;
+        Self::cluster(&all(urls, |url| client(url.as_ref()))?)
+    }
+
+    /// The same by clients, which know certificates too.
+    pub(crate) fn from_node_clients<'a>(
+        clients: impl IntoIterator<Item = &'a redis::Client>,
+    ) -> Result<Self, ConfigError> {
+        Self::cluster(&all(clients, retuned)?)
+    }
+
+    fn cluster(clients: &[redis::Client]) -> Result<Self, ConfigError> {
+        let infos = || clients.iter().map(redis::Client::get_connection_info);
+        let seeds: Option<Vec<_>> = infos().map(address::node_of).collect();
+        let template = infos().next().ok_or(ConfigError::Url)?.clone();
         let cluster = Cluster::new(template, seeds.ok_or(ConfigError::Url)?);
         Ok(Self::Cluster(Arc::new(cluster)))
     }
@@ -65,18 +76,53 @@ impl Backend {
         urls: impl IntoIterator<Item = U>,
         service: &str,
     ) -> Result<Self, ConfigError> {
-        let clients: Result<Vec<_>, _> = urls.into_iter().map(|url| client(url.as_ref())).collect();
-        let clients = clients?;
-        let plain = !service.contains("://");
-        let master = if plain { client("redis://master/")? } else { client(service)? };
+        let clients = all(urls, |url| client(url.as_ref()))?;
+        if service.contains("://") {
+            Self::watched(clients, &client(service)?, None)
+        } else {
+            Self::watched(clients, &client("redis://master/")?, Some(service))
+        }
+    }
+
+    /// The same by clients, which know certificates too; the host of the last is the name of what they watch.
+    pub(crate) fn from_sentinel_clients<'a>(
+        clients: impl IntoIterator<Item = &'a redis::Client>,
+        master: &redis::Client,
+    ) -> Result<Self, ConfigError> {
+        Self::watched(all(clients, retuned)?, &retuned(master)?, None)
+    }
+
+    fn watched(
+        sentinels: Vec<redis::Client>,
+        master: &redis::Client,
+        service: Option<&str>,
+    ) -> Result<Self, ConfigError> {
         let master = master.get_connection_info().clone();
         let named = address::node_of(&master).ok_or(ConfigError::Url)?;
         let host = address::split(&named).ok_or(ConfigError::Url)?.0;
-        let service = if plain { service } else { host }.to_owned();
-        if clients.is_empty() || service.is_empty() {
+        let service = service.unwrap_or(host).to_owned();
+        let socket =
+            |sentinel: &redis::Client| address::node_of(sentinel.get_connection_info()).is_none();
+        if sentinels.is_empty() || service.is_empty() || sentinels.iter().any(socket) {
             return Err(ConfigError::Url);
         }
-        Ok(Self::Watched(Arc::new(Sentinels::new(clients, master, service))))
+        Ok(Self::Watched(Arc::new(Sentinels::new(sentinels, master, service))))
+    }
+
+    /// Whether its connections can be made at all in this process.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoCryptoProvider`]
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let encrypted = match self {
+            Self::Fixed(client) => address::is_encrypted(client.get_connection_info()),
+            Self::Watched(sentinels) => sentinels.is_encrypted(),
+            Self::Cluster(cluster) => cluster.is_encrypted(),
+        };
+        if encrypted && !tls::has_provider() {
+            return Err(ConfigError::NoCryptoProvider);
+        }
+        Ok(())
     }
 
     /// Whether it is one server at one address: a connection of the user's can stand for one of the session's.
@@ -153,7 +199,7 @@ impl Backend {
         let target = match self {
             Self::Fixed(client) => Target::Fixed(client.clone()),
             Self::Watched(sentinels) => Target::Watched(sentinels.clone()),
-            Self::Cluster(cluster) => Target::Fixed(cluster.client_of(place.0.as_deref()?)?),
+            Self::Cluster(cluster) => Target::Fixed(cluster.client_of(place.0.as_deref()?)?.into()),
         };
         Some(Inbox::new(target, channel, timeouts))
     }
@@ -169,11 +215,11 @@ fn retuned(client: &redis::Client) -> Result<redis::Client, ConfigError> {
     redis::Client::open(info).map_err(|_| ConfigError::Url)
 }
 
-fn infos<U: AsRef<str>>(
-    urls: impl IntoIterator<Item = U>,
-) -> Result<Vec<ConnectionInfo>, ConfigError> {
-    let infos = urls.into_iter();
-    infos.map(|url| client(url.as_ref()).map(|made| made.get_connection_info().clone())).collect()
+fn all<T>(
+    given: impl IntoIterator<Item = T>,
+    client: impl Fn(T) -> Result<redis::Client, ConfigError>,
+) -> Result<Vec<redis::Client>, ConfigError> {
+    given.into_iter().map(client).collect()
 }
 
 /// The runtime of this task; its connections are its own.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult, Value};
 
-use super::address::{Node, at, join};
+use super::address::{Node, at, is_encrypted, join};
 use super::failure::Failure;
 use super::wire::{Timeouts, config};
 
@@ -31,6 +31,12 @@ impl Sentinels {
     pub(super) fn new(sentinels: Vec<Client>, master: ConnectionInfo, service: String) -> Self {
         let sentinels = Mutex::new(sentinels);
         Self { sentinels, master, service, current: Mutex::default() }
+    }
+
+    /// The master, or a sentinel.
+    pub(super) fn is_encrypted(&self) -> bool {
+        let asked = self.sentinels();
+        is_encrypted(&self.master) || asked.iter().any(|it| is_encrypted(it.get_connection_info()))
     }
 
     /// A connection to a server that says that it is the master.

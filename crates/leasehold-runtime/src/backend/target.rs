@@ -12,7 +12,7 @@ use super::wire::Timeouts;
 
 #[derive(Debug, Clone)]
 pub(super) enum Target {
-    Fixed(redis::Client),
+    Fixed(Arc<redis::Client>),
     Watched(Arc<Sentinels>),
 }
 
@@ -26,7 +26,8 @@ impl Target {
         match self {
             Self::Fixed(client) => {
                 let made = client.get_multiplexed_async_connection_with_config(config).await;
-                made.map(|made| (made, None)).map_err(Failure::connecting)
+                let failed = |error| Failure::connecting_to(client.get_connection_info(), error);
+                made.map(|made| (made, None)).map_err(failed)
             }
             Self::Watched(sentinels) => {
                 let (made, node) = Box::pin(sentinels.connect(config, timeouts)).await?;

@@ -45,6 +45,19 @@ impl SessionBuilder {
         Ok(Self::new(Backend::from_sentinels(urls, master)?))
     }
 
+    pub(super) fn from_node_clients<'a>(
+        clients: impl IntoIterator<Item = &'a redis::Client>,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self::new(Backend::from_node_clients(clients)?))
+    }
+
+    pub(super) fn from_sentinel_clients<'a>(
+        sentinels: impl IntoIterator<Item = &'a redis::Client>,
+        master: &redis::Client,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self::new(Backend::from_sentinel_clients(sentinels, master)?))
+    }
+
     fn new(backend: Backend) -> Self {
         let settings = Settings {
             name: None,
@@ -155,8 +168,10 @@ impl SessionBuilder {
     /// # Errors
     /// * [`SessionOption`](ConfigError::SessionOption): an option is out of its bounds; nothing is sent.
     /// * [`NoRuntime`](ConfigError::NoRuntime): not called from a task of a tokio runtime; nothing is sent.
-    /// * [`Connect`](ConfigError::Connect): the server is out of reach (within the connect timeout), or refuses user or
-    ///   password; or no node of the cluster tells which node has which slot, or no sentinel names a master.
+    /// * [`NoCryptoProvider`](ConfigError::NoCryptoProvider): TLS without a crypto provider; nothing is sent.
+    /// * [`Connect`](ConfigError::Connect): the server is out of reach (within the connect timeout), refuses user or
+    ///   password, or shows a certificate that is not trusted (then nothing is sent); or no node of the cluster tells
+    ///   which node has which slot, or no sentinel names a master.
     /// * [`OtherServer`](ConfigError::OtherServer): what [`commands`](Self::commands) was given leads elsewhere.
     /// * [`Inbox`](ConfigError::Inbox): no right to subscribe or publish, or no RESP3 on the way.
     ///
@@ -165,6 +180,7 @@ impl SessionBuilder {
     pub async fn connect(self) -> Result<Session, ConfigError> {
         self.check()?;
         Link::check_runtime()?;
+        self.backend.check()?;
         let id = uuid::Uuid::new_v4().simple().to_string();
         let identity = Identity {
             inbox: leasehold_lua::keys::inbox_channel(&self.settings.prefix, &id),

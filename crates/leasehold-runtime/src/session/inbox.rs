@@ -107,7 +107,11 @@ async fn until_down(signals: &mut mpsc::UnboundedReceiver<Signal>) {
 }
 
 pub(super) fn refusal(failure: Failure) -> ConfigError {
-    if matches!(failure.error.kind(), BackendErrorKind::Unreachable | BackendErrorKind::Auth) {
+    let kind = failure.error.kind();
+    if matches!(
+        kind,
+        BackendErrorKind::Unreachable | BackendErrorKind::Tls | BackendErrorKind::Auth
+    ) {
         return ConfigError::Connect(failure.error);
     }
     ConfigError::Inbox(failure.error)

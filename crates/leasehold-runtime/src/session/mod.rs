@@ -71,7 +71,23 @@ impl Session {
         Self::builder(url)?.connect().await
     }
 
-    /// Options for a session at this address: `redis://user:password@host:port/db`.
+    /// Options for a session at this address: `redis://user:password@host:port/db`, `rediss://…` for TLS (features
+    /// `tokio-rustls-comp`, `tls-rustls-webpki-roots`), `redis+unix:///path?db=0&user=…&pass=…` for a socket of the file
+    /// system.
+    ///
+    /// # TLS
+    /// The server's certificate is checked against the host of the address and the roots of the system (with
+    /// `tls-rustls-webpki-roots` those of Mozilla); for other roots, and to show a certificate of one's own, see
+    /// [`builder_for`](Self::builder_for). Nothing, no password either, is sent before it is found good. The process
+    /// installs a crypto provider before its first session; rustls comes with none:
+    ///
+    /// ```text
+    /// rustls::crypto::ring::default_provider().install_default()
+    /// ```
+    ///
+    /// Where several crates of a program turn on one provider each, or none does, and none is installed, the session is
+    /// refused ([`ConfigError::NoCryptoProvider`]; in a program that aborts on panics, it ends there). Whoever prefers the
+    /// system's TLS turns on `tokio-native-tls-comp` of the `redis` crate and none of the two features here.
     ///
     /// # Errors
     /// [`ConfigError::Url`] if it cannot be read; it is not repeated there.
@@ -79,7 +95,13 @@ impl Session {
         SessionBuilder::from_url(url)
     }
 
-    /// Options for a session at the server of this client.
+    /// Options for a session at the server of this client, with the roots and the certificate that it has:
+    ///
+    /// ```ignore
+    /// let certificates = redis::TlsCertificates { client_tls: None, root_cert: Some(ca_pem) };
+    /// let client = redis::Client::build_with_tls("rediss://10.0.0.1/", certificates)?;
+    /// let session = Session::builder_for(&client)?.connect().await?;
+    /// ```
     ///
     /// # Errors
     /// [`ConfigError::Url`] if the client cannot be made anew with RESP3.
@@ -109,11 +131,24 @@ impl Session {
     /// by itself and takes no setting against that.
     ///
     /// # Errors
-    /// [`ConfigError::Url`] if an address cannot be read, or there is none.
+    /// [`ConfigError::Url`] if an address cannot be read, is a socket of the file system, or there is none.
     pub fn cluster_builder<U: AsRef<str>>(
         urls: impl IntoIterator<Item = U>,
     ) -> Result<SessionBuilder, ConfigError> {
         SessionBuilder::from_nodes(urls)
+    }
+
+    /// The same by clients for some of the nodes, such as `redis::Client::build_with_tls` makes: roots and certificate of the
+    /// first are those of every node. Each node's certificate is checked against the host that the cluster announces it by:
+    /// an IP address, unless it runs with `cluster-preferred-endpoint-type hostname`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Url`] if there is none, one leads to a socket of the file system, or one cannot be made anew with
+    /// RESP3.
+    pub fn cluster_builder_for<'a>(
+        nodes: impl IntoIterator<Item = &'a redis::Client>,
+    ) -> Result<SessionBuilder, ConfigError> {
+        SessionBuilder::from_node_clients(nodes)
     }
 
     /// Options for a session at the master that sentinels watch under this name, by the addresses of the sentinels. If the
@@ -128,12 +163,26 @@ impl Session {
     /// `deadpool_redis::sentinel`: it keeps connections to a master that was demoted.
     ///
     /// # Errors
-    /// [`ConfigError::Url`] if an address cannot be read, or there is none.
+    /// [`ConfigError::Url`] if an address cannot be read, is a socket of the file system, or there is none.
     pub fn sentinel_builder<U: AsRef<str>>(
         sentinels: impl IntoIterator<Item = U>,
         master: &str,
     ) -> Result<SessionBuilder, ConfigError> {
         SessionBuilder::from_sentinels(sentinels, master)
+    }
+
+    /// The same by clients, such as `redis::Client::build_with_tls` makes: of each sentinel, and one for the master whose
+    /// host is the name that it is watched under (`rediss://user:password@mymaster/`). The certificate of the master is
+    /// checked against the host that the sentinels announce.
+    ///
+    /// # Errors
+    /// [`ConfigError::Url`] if there is no sentinel, one leads to a socket of the file system, or one cannot be made anew
+    /// with RESP3.
+    pub fn sentinel_builder_for<'a>(
+        sentinels: impl IntoIterator<Item = &'a redis::Client>,
+        master: &redis::Client,
+    ) -> Result<SessionBuilder, ConfigError> {
+        SessionBuilder::from_sentinel_clients(sentinels, master)
     }
 
     /// Ends everything in order: no further acquire is granted (they get

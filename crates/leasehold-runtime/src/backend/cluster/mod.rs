@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 pub(super) use routes::Routes;
 pub(super) use slots::slot_of;
 
-use super::address::{Node, at, split};
+use super::address::{Node, at, is_encrypted, split};
 use crate::clock::{Moment, now};
 use slots::Slots;
 
@@ -66,6 +66,10 @@ impl Cluster {
     pub(super) fn client_of(&self, node: &str) -> Option<redis::Client> {
         let (host, port) = split(node)?;
         redis::Client::open(at(&self.template, host, port)).ok()
+    }
+
+    pub(super) fn is_encrypted(&self) -> bool {
+        is_encrypted(&self.template)
     }
 
     pub(super) fn owner(&self, slot: u16) -> Option<Node> {

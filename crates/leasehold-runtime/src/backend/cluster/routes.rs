@@ -187,7 +187,8 @@ impl Routes {
         // Those of nodes that left are dropped when one comes.
         let masters = self.cluster.masters();
         wires.retain(|node, _| masters.contains(node));
-        let wire = Arc::new(Wire::new(Source::new(Target::Fixed(client.into()), None), self.timeouts));
+        let wire =
+            Arc::new(Wire::new(Source::new(Target::Fixed(client.into()), None), self.timeouts));
         wires.insert(node.clone(), wire.clone());
         Ok(wire)
     }
