@@ -54,23 +54,26 @@ pub(crate) struct Key {
 }
 
 impl Cluster {
-    /// Starts it, and returns when every node serves its slots and knows the others.
+    /// Starts its servers, which are no cluster yet.
     pub(crate) async fn start() -> Result<Self, Failure> {
         let folder = tempfile::tempdir()?;
         let mut nodes = Vec::new();
         for number in 0..NODES {
             nodes.push(Node::start(&folder.path().join(number.to_string())).await?);
         }
-        let cluster = Self { nodes, _folder: folder };
-        for (number, node) in cluster.nodes.iter().enumerate() {
+        Ok(Self { nodes, _folder: folder })
+    }
+
+    /// Makes them one, and returns when every node serves its slots and knows the others: after some seconds.
+    pub(crate) async fn form(&self) -> Result<(), Failure> {
+        for (number, node) in self.nodes.iter().enumerate() {
             let [first, last] = range(number).map(|slot| slot.to_string());
             node.ask::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]).await?;
             node.ask::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]).await?;
-            let first = cluster.nodes[0].port.to_string();
+            let first = self.nodes[0].port.to_string();
             node.ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &first]).await?;
         }
-        cluster.is_up().await?;
-        Ok(cluster)
+        self.is_up().await
     }
 
     async fn is_up(&self) -> Result<(), Failure> {

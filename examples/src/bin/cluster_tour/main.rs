@@ -51,8 +51,14 @@ async fn with_cluster(
     work: impl AsyncFnOnce(&Cluster) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let cluster = until_interrupted(Cluster::start()).await?;
-    println!("a cluster of {} masters:\n{cluster}\n", cluster::NODES);
-    let done = Box::pin(work(&cluster)).await;
+    let done = until_interrupted(async {
+        println!("a cluster of {} masters is formed:\n{cluster}\n", cluster::NODES);
+        cluster.form().await
+    });
+    let done = match done.await {
+        Ok(()) => Box::pin(work(&cluster)).await,
+        Err(failure) => Err(failure),
+    };
     cluster.stop().await?;
     done
 }
