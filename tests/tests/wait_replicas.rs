@@ -350,7 +350,8 @@ async fn a_connection_that_breaks_tells_no_untruth() {
     let session = farm.session().await;
     let options = Options::default().lease(60 * SECOND).wait_replicas(1, 500 * MS);
     let lock = mutex(&session, "a", options);
-    lock.acquire().await.unwrap().release().await.unwrap();
+    let patient = mutex(&session, "a", waiting(1));
+    patient.acquire().await.unwrap().release().await.unwrap();
     farm.freeze();
     for _ in 0..5 {
         let taking = tokio::spawn({
@@ -363,7 +364,7 @@ async fn a_connection_that_breaks_tells_no_untruth() {
         farm.rests(&session).await;
     }
     farm.thaw();
-    lock.acquire_within(SOON).await.unwrap().release().await.unwrap();
+    patient.acquire_within(SOON).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use crate::clock::{Moment, Sample, now, sleep_until};
 use crate::delivery::{Delivered, Undelivered, deliver};
 use crate::engine::Plan;
-use crate::error::AcquireError;
+use crate::error::{AcquireError, BackendErrorKind};
 use crate::hold::Hold;
 use crate::holder::Holder;
 use crate::session::{Link, Origin, Outcome, replicated};
@@ -44,6 +44,28 @@ pub(crate) async fn acquire(
         Box::pin(replicated(hold)).await?;
     }
     Ok(taken)
+}
+
+/// What is left of a patience for another attempt, after one whose hold was gone before enough replicas had it, perhaps
+/// with its server: whoever waits longer than a failover takes is not told of it.
+pub(crate) fn patience_left(
+    patience: Patience,
+    since: Moment,
+    error: &AcquireError,
+) -> Option<Patience> {
+    let unreachable = matches!(
+        error,
+        AcquireError::Backend(error) if error.kind() == BackendErrorKind::Unreachable
+    );
+    let gone = unreachable || matches!(error, AcquireError::ValidityTooShort { .. });
+    match patience {
+        Patience::Within(wait) if gone => {
+            let left = since.plus(wait).left();
+            (left >= SHORTEST_WAIT).then_some(Patience::Within(left))
+        }
+        Patience::Forever if gone => Some(Patience::Forever),
+        Patience::Try | Patience::Ask(_) | Patience::Within(_) | Patience::Forever => None,
+    }
 }
 
 async fn take(

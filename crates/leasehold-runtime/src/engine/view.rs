@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::{Acquisition, Plan, Spec};
 use crate::acquire::{self, Patience};
+use crate::clock::now;
 use crate::error::AcquireError;
 use crate::guard::{Guard, Mode};
 use crate::options::Wait;
@@ -96,12 +97,21 @@ impl<M: Mode> View<M> {
     }
 
     async fn take(&self, patience: Patience) -> Result<Option<Guard<M>>, AcquireError> {
-        let plan = self.plan();
-        let _waiting = Waiting(plan.acquisition.seat.as_ref());
-        // Boxed: the waiting part would make every caller's future large.
-        let link = self.session.link();
-        let taken = Box::pin(acquire::acquire(link, plan.clone(), patience)).await?;
-        Ok(taken.map(Guard::new))
+        let (link, mut patience) = (self.session.link(), patience);
+        loop {
+            let (began, plan) = (now(), self.plan());
+            let _waiting = Waiting(plan.acquisition.seat.as_ref());
+            // Boxed: the waiting part would make every caller's future large.
+            let error = match Box::pin(acquire::acquire(link, plan.clone(), patience)).await {
+                Ok(taken) => return Ok(taken.map(Guard::new)),
+                Err(error) => error,
+            };
+            let again = acquire::patience_left(patience, began, &error);
+            match again.filter(|_| self.spec.options().replicas.is_some()) {
+                Some(left) => patience = left,
+                None => return Err(error),
+            }
+        }
     }
 
     pub(crate) fn session(&self) -> &Session {

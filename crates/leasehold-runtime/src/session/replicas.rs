@@ -6,7 +6,7 @@
 //! asked for meanwhile goes together into the next turn: one `WAIT` serves up to [`LARGEST_TURN`] holds.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use leasehold_lua::reply::RenewReply;
@@ -32,13 +32,14 @@ struct Queue {
     wanted: Replicas,
     lane: Lane,
     turn: tokio::sync::Mutex<()>,
-    waiting: Mutex<Vec<Request>>,
+    /// Weak: with the errand that brought it a request is over.
+    waiting: Mutex<Vec<Weak<Request>>>,
 }
 
 #[derive(Debug)]
 struct Request {
     state: Arc<HoldState>,
-    tell: oneshot::Sender<Result<Acknowledged, Failure>>,
+    tell: Mutex<Option<oneshot::Sender<Result<Acknowledged, Failure>>>>,
 }
 
 /// What one turn said of one hold.
@@ -94,8 +95,12 @@ async fn ask(
     let shared = link.shared().clone();
     let queue = shared.turns.queue(&shared, state, wanted);
     let (tell, told) = oneshot::channel();
-    queue.waiting().push(Request { state: state.clone(), tell });
-    link.run(async move { queue.take_turn(&shared).await });
+    let request = Arc::new(Request { state: state.clone(), tell: Mutex::new(Some(tell)) });
+    link.run(async move {
+        queue.waiting().push(Arc::downgrade(&request));
+        queue.take_turn(&shared).await;
+        drop(request);
+    });
     told.await.ok()
 }
 
@@ -116,7 +121,7 @@ impl Turns {
 }
 
 impl Queue {
-    fn waiting(&self) -> std::sync::MutexGuard<'_, Vec<Request>> {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Weak<Request>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,7 +132,7 @@ impl Queue {
         if batch.is_empty() {
             return;
         }
-        let calls: Vec<_> = batch.iter().map(Request::renewal).collect();
+        let calls: Vec<_> = batch.iter().map(|request| request.renewal()).collect();
         let sent = now();
         let (count, within) = (self.wanted.count, self.wanted.within);
         let answers = self.lane.written(&self.place, &calls, count, within).await;
@@ -140,26 +145,41 @@ impl Queue {
             if let Err(failure) = &acknowledged {
                 shared.answered_with(failure);
             }
-            drop(request.tell.send(acknowledged)); // Nobody waits any more: the hold is given back.
+            request.answer(acknowledged);
         }
     }
 
-    fn next_batch(&self) -> Vec<Request> {
+    fn next_batch(&self) -> Vec<Arc<Request>> {
         let mut waiting = self.waiting();
-        waiting.retain(|request| !request.tell.is_closed());
+        waiting.retain(|request| request.upgrade().is_some_and(|request| request.is_awaited()));
         let most = waiting.len().min(LARGEST_TURN);
-        waiting.drain(..most).collect()
+        waiting.drain(..most).filter_map(|request| request.upgrade()).collect()
     }
 
-    fn fail(&self, shared: &Shared, batch: Vec<Request>, failure: &Failure) {
+    fn fail(&self, shared: &Shared, batch: Vec<Arc<Request>>, failure: &Failure) {
         shared.answered_with(failure);
         for request in batch {
-            drop(request.tell.send(Err(failure.clone())));
+            request.answer(Err(failure.clone()));
         }
     }
 }
 
 impl Request {
+    fn tell(&self) -> MutexGuard<'_, Option<oneshot::Sender<Result<Acknowledged, Failure>>>> {
+        self.tell.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.tell().as_ref().is_some_and(|tell| !tell.is_closed())
+    }
+
+    fn answer(&self, acknowledged: Result<Acknowledged, Failure>) {
+        let tell = self.tell().take();
+        if let Some(tell) = tell {
+            drop(tell.send(acknowledged)); // Nobody waits any more: the hold is given back.
+        }
+    }
+
     fn renewal(&self) -> leasehold_lua::Call {
         let lease = self.state.within_limit(self.state.plan.options().lease);
         self.state.plan.renew(whole_ms(lease).max(1))
