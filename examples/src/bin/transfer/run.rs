@@ -34,7 +34,7 @@ pub(crate) struct Run<'a> {
     bank: Bank,
     how: How,
     board: Board,
-    /// How many transfers of the phase each worker has done.
+    /// How many transfers each worker has done.
     done: [u32; WORKERS as usize],
     /// Who stands still, and the tokens of its two accounts.
     inside: Option<(u32, [i64; 2])>,
@@ -83,7 +83,9 @@ impl<'a> Run<'a> {
         for index in 0..WORKERS {
             crew.start([WORKER, &index.to_string(), how.name(), file])?;
         }
-        let rows = (0..WORKERS).map(|worker| (format!("worker {worker}"), share(UNDISTURBED)));
+        let disturbed = if how == How::Together { DISTURBED } else { 0 };
+        let share = ((UNDISTURBED + disturbed) / WORKERS) as usize;
+        let rows = (0..WORKERS).map(|worker| (format!("worker {worker}"), share));
         Ok(Self {
             crew,
             bank: Bank::open(bank)?,
@@ -162,7 +164,6 @@ impl<'a> Run<'a> {
 
     fn begin(&mut self, wanted: u32) {
         self.phase = Phase { wanted, ..Phase::default() };
-        self.done = [0; WORKERS as usize];
         self.began = Instant::now();
     }
 
@@ -231,11 +232,6 @@ impl<'a> Run<'a> {
         }
         Ok(())
     }
-}
-
-/// How many transfers of so many are those of one worker.
-fn share(transfers: u32) -> usize {
-    (transfers / WORKERS) as usize
 }
 
 impl Phase {
