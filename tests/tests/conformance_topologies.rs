@@ -52,6 +52,16 @@ fn conforms(kind: Kind, topology: Topology) {
     side_by_side(kind, topology, &cases(kind), &left_out(kind, topology));
 }
 
+/// The scenarios are no empty words, and the kind that is meant is the one that is taken: readers fail what the others pass.
+#[test]
+#[should_panic(expected = "a second one holds too")]
+fn control_readers_are_not_exclusive() {
+    let mut cases = scenarios!(exclusive);
+    cases.retain(|(name, _)| name.starts_with("c47_"));
+    assert_eq!(cases.len(), 1);
+    side_by_side(Kind::Read, Topology::Cluster, &cases, &[]);
+}
+
 mod cluster {
     use super::*;
 

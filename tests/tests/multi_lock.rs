@@ -259,7 +259,7 @@ async fn a_differing_limit_is_told_or_refused() {
 
 /// CONFORMANCE 103.
 #[tokio::test]
-async fn three_locks_are_held_for_the_whole_and_free_after_the_release() {
+async fn c103_three_locks_are_held_for_the_whole_and_free_after_the_release() {
     let server = Server::start();
     let session = session(&server.url()).await;
     let lock = |name| mutex(&session, name, Options::default().lease(6 * SECOND));
@@ -284,7 +284,7 @@ async fn three_locks_are_held_for_the_whole_and_free_after_the_release() {
 
 /// CONFORMANCE 104.
 #[tokio::test]
-async fn of_ten_tasks_that_do_not_wait_exactly_one_wins() {
+async fn c104_of_ten_tasks_that_do_not_wait_exactly_one_wins() {
     let server = Server::start();
     let begin = Instant::now();
     let mut tasks = Vec::new();
@@ -305,7 +305,7 @@ async fn of_ten_tasks_that_do_not_wait_exactly_one_wins() {
 
 /// CONFORMANCE 106.
 #[tokio::test]
-async fn parts_on_three_servers_are_busy_while_held_and_free_after() {
+async fn c106_parts_on_three_servers_are_busy_while_held_and_free_after() {
     let (servers, sessions) = three_servers().await;
     let others: Vec<_> = {
         let mut others = Vec::new();
@@ -332,7 +332,7 @@ async fn parts_on_three_servers_are_busy_while_held_and_free_after() {
 
 /// CONFORMANCE 107: members of a group, entered again, held by a stranger when the lease is over, ended by force.
 #[tokio::test]
-async fn a_group_is_entered_again_and_follows_its_leases() {
+async fn c107_a_group_is_entered_again_and_follows_its_leases() {
     let server = Server::start();
     let (one, two) = (session(&server.url()).await, session(&server.url()).await);
     let of = |session: &Session, options: &Options| {

@@ -105,7 +105,7 @@ async fn two_sessions_at_one_server_are_found_out_by_the_first_acquire() {
 
 /// CONFORMANCE 109, B99: what was held at two of three is released there, and the third is named.
 #[tokio::test]
-async fn b99_one_server_down_still_works_and_is_named_by_the_release() {
+async fn b99_c109_one_server_down_still_works_and_is_named_by_the_release() {
     let farm = Farm::start(3);
     let sessions = farm.sessions().await;
     let lock = lock(&sessions, patient(LONG));
@@ -126,7 +126,7 @@ async fn b99_one_server_down_still_works_and_is_named_by_the_release() {
 
 /// CONFORMANCE 110: leases in several units, 10 tasks, 5 rounds, nothing counted twice or lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_tasks_count_exactly() {
+async fn c110_ten_tasks_count_exactly() {
     let farm = Farm::start(3);
     for lease in [2_000 * MS, 10 * SECOND, 60 * SECOND] {
         let counter = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));

@@ -5,6 +5,10 @@
 
 #[path = "topologies/failover.rs"]
 mod failover;
+#[path = "topologies/family.rs"]
+mod family;
+#[path = "topologies/names.rs"]
+mod names;
 #[path = "topologies/quorum.rs"]
 mod quorum;
 #[path = "topologies/rights.rs"]
