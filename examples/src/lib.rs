@@ -17,6 +17,8 @@
 //!   once, by a multi-lock; one process is frozen, and its stale write is refused by its tokens.
 //! * `cluster_tour` (`src/bin/cluster_tour/`): each primitive on a Redis Cluster that the program starts: keys, slots, nodes,
 //!   and hand-overs between two processes.
+//! * `tls` (`src/bin/tls/`): a lock over TLS on a server with a certificate of a private authority; who trusts another is
+//!   refused.
 //!
 //! What they share: [`program`] (a session that is shut down on every way out, interruption, exit status), [`crew`] (worker
 //! processes, one of which is killed), [`board`] (what moves on a terminal), [`database`].

@@ -97,7 +97,7 @@ impl Session {
 
     /// Options for a session at the server of this client, with the roots and the certificate that it has:
     ///
-    /// ```ignore
+    /// ```text
     /// let certificates = redis::TlsCertificates { client_tls: None, root_cert: Some(ca_pem) };
     /// let client = redis::Client::build_with_tls("rediss://10.0.0.1/", certificates)?;
     /// let session = Session::builder_for(&client)?.connect().await?;
