@@ -335,6 +335,11 @@ fn a_foreign_key_takes_nothing() {
     }
 }
 
+/// Whether an error is of this kind. Before Redis 7.0 what a script met stands inside another error.
+fn says(refused: &redis::RedisError, word: &str) -> bool {
+    refused.code() == Some(word) || refused.detail().is_some_and(|text| text.contains(word))
+}
+
 #[test]
 fn a_full_server_refuses_all_of_it() {
     let mut bench = Bench::at(Server::builder().arg("--maxmemory-policy", "noeviction").start());
@@ -345,8 +350,7 @@ fn a_full_server_refuses_all_of_it() {
         .exec(&mut bench.connection)
         .expect("CONFIG SET");
     let refused = bench.send(&call(&one_of_each(10), 0)).expect_err("full");
-    // Before Redis 7.0 the word stands inside another error.
-    assert!(refused.to_string().contains("OOM"), "{refused}");
+    assert!(says(&refused, "OOM"), "{refused}");
     redis::cmd("CONFIG")
         .arg(&["SET", "maxmemory", "0"])
         .exec(&mut bench.connection)
@@ -365,7 +369,7 @@ fn a_replica_refuses_all_of_it() {
     follow.arg("127.0.0.1").arg(master.addr().port());
     follow.exec(&mut bench.connection).expect("REPLICAOF");
     let refused = bench.send(&call(&one_of_each(1), 0)).expect_err("a replica");
-    assert!(refused.to_string().contains("READONLY"), "{refused}");
+    assert!(says(&refused, "READONLY"), "{refused}");
     redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut bench.connection).expect("REPLICAOF");
     assert!(is_taken(&bench.take(&one_of_each(1))), "the control");
 }
