@@ -7,12 +7,16 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
+/// From 9.1 on Valkey asks for the wall clock once a millisecond and counts on in between.
+const VALKEY_LOOKS_EVERY: Duration = Duration::from_millis(2);
+
 /// Shifts the wall clock of one [`Server`](crate::Server), as an operator or a bad NTP step would:
 /// a preloaded library (`tests/shim/clock.c`) adds an offset. The monotonic clock stays true.
 ///
 /// Shifts add up and act at once on the next time that the server reads.
 #[derive(Debug)]
 pub struct ServerClock {
+    slow: bool,
     preload: PathBuf,
     offset_path: PathBuf,
     offset_file: File,
@@ -34,15 +38,20 @@ impl ServerClock {
         let mut offset = self.offset_micros.lock().expect("no panic inside");
         *offset += micros;
         self.offset_file.write_all_at(&offset.to_ne_bytes(), 0).expect("a file of our own");
+        if self.slow {
+            std::thread::sleep(VALKEY_LOOKS_EVERY);
+        }
     }
 
-    /// Compiles the library into `folder`. Some 50 ms; a copy a server needs no cleaning up.
-    pub(crate) fn build_in(folder: &Path) -> Self {
+    /// Compiles the library into `folder`, for this server. Some 50 ms; a copy a server needs no
+    /// cleaning up.
+    pub(crate) fn build_in(folder: &Path, server: &Path) -> Self {
         let preload = folder.join("clock.so");
         compile(&preload);
         let offset_path = folder.join("clock_offset");
         let offset_file = File::create(&offset_path).expect("a file of our own");
-        let clock = Self { preload, offset_path, offset_file, offset_micros: Mutex::new(0) };
+        let (slow, offset_micros) = (is_valkey(server), Mutex::new(0));
+        let clock = Self { slow, preload, offset_path, offset_file, offset_micros };
         // The library maps the file when the server starts: it must have its length by then.
         clock.shift(0);
         clock
@@ -55,6 +64,11 @@ impl ServerClock {
             ("LEASEHOLD_CLOCK_OFFSET", self.offset_path.clone()),
         ]
     }
+}
+
+fn is_valkey(server: &Path) -> bool {
+    let said = Command::new(server).arg("--version").output().expect("a server");
+    String::from_utf8_lossy(&said.stdout).starts_with("Valkey")
 }
 
 fn compile(preload: &Path) {

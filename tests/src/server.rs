@@ -276,9 +276,10 @@ impl ServerBuilder {
         let folder_of_tls =
             |(authority, name): &(Authority, String)| authority.equip(name, folder.path());
         let files = self.tls.as_ref().map(folder_of_tls).unwrap_or_default();
-        let clock = self.clock_shim.then(|| ServerClock::build_in(folder.path()));
+        let binary = server_binary();
+        let clock = self.clock_shim.then(|| ServerClock::build_in(folder.path(), &binary));
         let mut launch = Launch {
-            binary: server_binary(),
+            binary,
             port: 0,
             folder: folder.path().to_owned(),
             first: self.sentinel.map(|lines| kept(folder.path(), &lines)).unwrap_or_default(),
