@@ -260,10 +260,6 @@ impl Site for AnySite {
         either!(self, site => site.run(words).await);
     }
 
-    async fn cut_inboxes(&self) {
-        either!(self, site => site.cut_inboxes().await);
-    }
-
     fn kill(&self) {
         either!(self, site => site.kill());
     }

@@ -222,7 +222,7 @@ pub async fn c113_checks_back_off_to_200_ms_while_the_inbox_is_down<H: Holdable,
     queued(&one, 1).await;
     let checks = || client.session().statistics().checks;
     rig.site.run(&["ACL", "SETUSER", "default", "-subscribe"]).await;
-    rig.site.cut_inboxes().await;
+    rig.site.run(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     eventually(SOON, "the inboxes are down", async || rig.site.channels().await == 0).await;
     let (before, began) = (checks(), Instant::now());
     tokio::time::sleep(2 * SECOND).await;

@@ -31,11 +31,6 @@ pub trait Site: Send + Sync + 'static {
     /// Runs a command on every node.
     fn run(&self, words: &[&str]) -> impl Future<Output = ()> + Send;
 
-    /// Cuts the connections of the inboxes, and no other.
-    fn cut_inboxes(&self) -> impl Future<Output = ()> + Send {
-        async { self.run(&["CLIENT", "KILL", "TYPE", "pubsub"]).await }
-    }
-
     /// Kills every node, data included.
     fn kill(&self);
 

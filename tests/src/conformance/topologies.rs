@@ -118,7 +118,7 @@ impl Site for Watched {
         Self(Some(aside(|| async {
             let all = match used {
                 Some(all) => all,
-                None => Sentinels::start().await,
+                None => patient(Sentinels::start().await).await,
             };
             revive(all.servers()).await;
             all.settled().await;
@@ -142,19 +142,6 @@ impl Site for Watched {
 
     async fn run(&self, words: &[&str]) {
         run(self.master(), words).await;
-    }
-
-    /// Sentinels listen at the master too, and one whose links are cut at the same moment takes it for dead: within a second
-    /// they replace it.
-    async fn cut_inboxes(&self) {
-        let mut listing = redis::cmd("CLIENT");
-        listing.arg(&["LIST", "TYPE", "pubsub"]);
-        let mut connection = self.master().connection().await;
-        let clients: String = listing.query_async(&mut connection).await.expect("CLIENT LIST");
-        for client in clients.lines().filter(|client| !client.contains(" name=sentinel-")) {
-            let id = client.split(['=', ' ']).nth(1).expect("id=… comes first");
-            run(self.master(), &["CLIENT", "KILL", "ID", id]).await;
-        }
     }
 
     fn kill(&self) {
@@ -182,6 +169,16 @@ impl Site for Watched {
     async fn key_events(&self, key: &[u8]) -> KeyEvents {
         KeyEvents::of(self.master(), key).await
     }
+}
+
+/// No scenario is about a failover. What they do to a master (pause it, cut its connections, kill it), and a machine that
+/// stands still for a second, would be one for sentinels that count it as failed so soon.
+async fn patient(all: Sentinels) -> Sentinels {
+    for sentinel in all.sentinels() {
+        let set = ["SENTINEL", "SET", all.service(), "down-after-milliseconds", "60000"];
+        run(sentinel, &set).await;
+    }
+    all
 }
 
 /// A scenario that failed may have left servers dead or paused.
