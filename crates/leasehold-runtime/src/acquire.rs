@@ -37,34 +37,44 @@ pub(crate) async fn acquire(
     link: &Link,
     plan: Arc<Plan>,
     patience: Patience,
-) -> Result<Option<Hold>, AcquireError> {
-    let taken = take(link, plan, patience).await?;
+) -> Result<Option<Hold>, Untaken> {
+    let taken = take(link, plan, patience).await.map_err(|error| Untaken { error, gone: false })?;
     if let Some(hold) = &taken {
         // Not at enough replicas: dropped, and thereby given back, before anybody held it.
-        Box::pin(replicated(hold)).await?;
+        Box::pin(replicated(hold)).await.map_err(Untaken::granted)?;
     }
     Ok(taken)
 }
 
-/// What is left of a patience for another attempt, after one whose hold was gone before enough replicas had it, perhaps
-/// with its server: whoever waits longer than a failover takes is not told of it.
-pub(crate) fn patience_left(
-    patience: Patience,
-    since: Moment,
-    error: &AcquireError,
-) -> Option<Patience> {
-    let unreachable = matches!(
-        error,
-        AcquireError::Backend(error) if error.kind() == BackendErrorKind::Unreachable
-    );
-    let gone = unreachable || matches!(error, AcquireError::ValidityTooShort { .. });
-    match patience {
-        Patience::Within(wait) if gone => {
-            let left = since.plus(wait).left();
-            (left >= SHORTEST_WAIT).then_some(Patience::Within(left))
+/// Why there is no hold.
+#[derive(Debug)]
+pub(crate) struct Untaken {
+    pub(crate) error: AcquireError,
+    /// It was granted, and gone before enough replicas had it, perhaps with its server. What was not granted is no matter of
+    /// another attempt: that would end in the same way, at once.
+    gone: bool,
+}
+
+impl Untaken {
+    fn granted(error: AcquireError) -> Self {
+        let unreachable = matches!(
+            &error,
+            AcquireError::Backend(error) if error.kind() == BackendErrorKind::Unreachable
+        );
+        let gone = unreachable || matches!(error, AcquireError::ValidityTooShort { .. });
+        Self { error, gone }
+    }
+
+    /// What is left of a patience for another attempt: whoever waits longer than a failover takes is not told of it.
+    pub(crate) fn patience_left(&self, patience: Patience, since: Moment) -> Option<Patience> {
+        match patience {
+            Patience::Within(wait) if self.gone => {
+                let left = since.plus(wait).left();
+                (left >= SHORTEST_WAIT).then_some(Patience::Within(left))
+            }
+            Patience::Forever if self.gone => Some(Patience::Forever),
+            Patience::Try | Patience::Ask(_) | Patience::Within(_) | Patience::Forever => None,
         }
-        Patience::Forever if gone => Some(Patience::Forever),
-        Patience::Try | Patience::Ask(_) | Patience::Within(_) | Patience::Forever => None,
     }
 }
 

@@ -102,14 +102,13 @@ impl<M: Mode> View<M> {
             let (began, plan) = (now(), self.plan());
             let _waiting = Waiting(plan.acquisition.seat.as_ref());
             // Boxed: the waiting part would make every caller's future large.
-            let error = match Box::pin(acquire::acquire(link, plan.clone(), patience)).await {
+            let untaken = match Box::pin(acquire::acquire(link, plan.clone(), patience)).await {
                 Ok(taken) => return Ok(taken.map(Guard::new)),
-                Err(error) => error,
+                Err(untaken) => untaken,
             };
-            let again = acquire::patience_left(patience, began, &error);
-            match again.filter(|_| self.spec.options().replicas.is_some()) {
+            match untaken.patience_left(patience, began) {
                 Some(left) => patience = left,
-                None => return Err(error),
+                None => return Err(untaken.error),
             }
         }
     }
@@ -159,8 +158,8 @@ impl<M: Mode> View<M> {
         let link = self.session.link();
         let acquisition = Acquisition::of(uuid, link.identity(), &self.spec, self.owner.as_ref());
         let plan = Arc::new(Plan { spec: self.spec.clone(), acquisition });
-        let taken = Box::pin(acquire::acquire(link, plan, Patience::Ask(within))).await?;
-        Ok(taken.map(Guard::new))
+        let taken = Box::pin(acquire::acquire(link, plan, Patience::Ask(within))).await;
+        taken.map(|taken| taken.map(Guard::new)).map_err(|untaken| untaken.error)
     }
 
     /// Whether this is a hold of the same object in the same session.

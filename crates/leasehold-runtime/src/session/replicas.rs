@@ -2,8 +2,9 @@
 //!
 //! `WAIT` speaks of what was written before by the connection that it is sent on, and blocks that connection. So each
 //! place and each number of replicas has a connection of its own, on which a hold is first renewed: a pushed grant was
-//! written by somebody else's command, and a `WAIT` without one of its own before it would be answered at once. What is
-//! asked for meanwhile goes together into the next turn: one `WAIT` serves up to [`LARGEST_TURN`] holds.
+//! written by somebody else's command, and a `WAIT` without one of its own before it would be answered at once. Since Redis
+//! 7.2 it has to be one that changes something: so a renewal here asks for more than there is. What is asked for meanwhile
+//! goes together into the next turn: one `WAIT` serves up to [`LARGEST_TURN`] holds.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -39,6 +40,8 @@ struct Queue {
 #[derive(Debug)]
 struct Request {
     state: Arc<HoldState>,
+    /// What the server had left of it in vain; see [`Acknowledged::Unwritten`].
+    least: Duration,
     tell: Mutex<Option<oneshot::Sender<Result<Acknowledged, Failure>>>>,
 }
 
@@ -47,6 +50,8 @@ struct Request {
 enum Acknowledged {
     /// So many replicas have it.
     By(u64),
+    /// The renewal changed nothing, because so much was left already (a server clock that went back): nobody knows.
+    Unwritten(Duration),
     /// The server does not have it any more.
     Over,
 }
@@ -64,9 +69,10 @@ pub(crate) async fn replicated(hold: &Hold) -> Result<(), AcquireError> {
     let link = hold.link();
     let until = now().plus(wanted.within).plus(link.settings().response_timeout);
     let mut pauses = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
+    let mut least = Duration::ZERO;
     loop {
         // After a shutdown nobody answers.
-        let answer = ask(link, hold.state(), wanted).await.ok_or(AcquireError::Closed)?;
+        let answer = ask(link, hold.state(), wanted, least).await.ok_or(AcquireError::Closed)?;
         let failure = match answer {
             Ok(Acknowledged::By(acknowledged)) if acknowledged < u64::from(wanted.count) => {
                 return Err(AcquireError::NotReplicated { wanted: wanted.count, acknowledged });
@@ -74,6 +80,10 @@ pub(crate) async fn replicated(hold: &Hold) -> Result<(), AcquireError> {
             Ok(Acknowledged::By(_)) if hold.state().is_held() => return Ok(()),
             Ok(Acknowledged::By(_) | Acknowledged::Over) => {
                 return Err(AcquireError::ValidityTooShort { remaining: Duration::ZERO });
+            }
+            Ok(Acknowledged::Unwritten(left)) => {
+                least = left;
+                Failure::timed_out()
             }
             Err(failure) => failure,
         };
@@ -91,11 +101,13 @@ async fn ask(
     link: &Link,
     state: &Arc<HoldState>,
     wanted: Replicas,
+    least: Duration,
 ) -> Option<Result<Acknowledged, Failure>> {
     let shared = link.shared().clone();
     let queue = shared.turns.queue(&shared, state, wanted);
     let (tell, told) = oneshot::channel();
-    let request = Arc::new(Request { state: state.clone(), tell: Mutex::new(Some(tell)) });
+    let (state, tell) = (state.clone(), Mutex::new(Some(tell)));
+    let request = Arc::new(Request { state, least, tell });
     link.run(async move {
         queue.waiting().push(Arc::downgrade(&request));
         queue.take_turn(&shared).await;
@@ -132,7 +144,9 @@ impl Queue {
         if batch.is_empty() {
             return;
         }
-        let calls: Vec<_> = batch.iter().map(|request| request.renewal()).collect();
+        let asked: Vec<_> = batch.iter().map(|request| request.asks_ms()).collect();
+        let renewal = |(request, ms): (&Arc<Request>, &u64)| request.state.plan.renew(*ms);
+        let calls: Vec<_> = batch.iter().zip(&asked).map(renewal).collect();
         let sent = now();
         let (count, within) = (self.wanted.count, self.wanted.within);
         let answers = self.lane.written(&self.place, &calls, count, within).await;
@@ -140,8 +154,9 @@ impl Queue {
             Ok(answers) => answers,
             Err(failure) => return self.fail(shared, batch, &failure),
         };
-        for (request, written) in batch.into_iter().zip(answers) {
-            let acknowledged = written.and_then(|written| request.read(shared, sent, written));
+        for ((request, asked_ms), written) in batch.into_iter().zip(asked).zip(answers) {
+            let acknowledged =
+                written.and_then(|written| request.read(shared, sent, asked_ms, written));
             if let Err(failure) = &acknowledged {
                 shared.answered_with(failure);
             }
@@ -180,15 +195,17 @@ impl Request {
         }
     }
 
-    fn renewal(&self) -> leasehold_lua::Call {
+    /// A millisecond more than the lease: in the millisecond of the grant there would be nothing to change.
+    fn asks_ms(&self) -> u64 {
         let lease = self.state.within_limit(self.state.plan.options().lease);
-        self.state.plan.renew(whole_ms(lease).max(1))
+        whole_ms(lease.max(self.least)).saturating_add(1)
     }
 
     fn read(
         &self,
         shared: &Shared,
         sent: Moment,
+        asked_ms: u64,
         written: Written,
     ) -> Result<Acknowledged, Failure> {
         let unreadable = |error: BackendError| Failure::unreadable(error);
@@ -199,7 +216,11 @@ impl Request {
                 let lease = self.state.plan.options().lease;
                 let left = Duration::from_millis(*left_ms).min(lease);
                 self.state.renewed_until(shared.settings.drift.deadline_of_reply(sent, left));
-                Ok(Acknowledged::By(written.replicas))
+                Ok(if *left_ms > asked_ms {
+                    Acknowledged::Unwritten(Duration::from_millis(*left_ms))
+                } else {
+                    Acknowledged::By(written.replicas)
+                })
             }
             Some(RenewReply::NotHeld { .. }) => Ok(Acknowledged::Over),
             Some(RenewReply::Refused { error }) => Err(unreadable(caught(error))),
