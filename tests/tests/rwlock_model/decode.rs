@@ -246,7 +246,7 @@ fn id_of(world: &World, raw: &str) -> Result<usize, String> {
 fn member(world: &World, raw: &str) -> Result<Member, String> {
     let member = match raw.strip_prefix('-') {
         Some(id) => Member::Cooling(number_of(id)),
-        None if raw == "#w" => Member::Writing,
+        None if raw == "~w" => Member::Writing,
         None => Member::Id(number_of(raw)),
     };
     if member.name(world) == raw { Ok(member) } else { Err(format!("{raw} is no hold")) }

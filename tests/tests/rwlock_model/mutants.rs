@@ -90,10 +90,10 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     // lib/rwlock.lua
     (
         "a writer does not keep readers out",
-        "if writes(id) and score('#w') < deadline then",
+        "if writes(id) and score('~w') < deadline then",
         "if false then"
     ),
-    ("a writer's mark is never raised", "score('#w') < deadline then", "score('#w') == 0 then"),
+    ("a writer's mark is never raised", "score('~w') < deadline then", "score('~w') == 0 then"),
     (
         "the end of one writer lets readers in beside another",
         "if writes(mate) then latest = math.max(latest, score(mate)) end",
@@ -103,7 +103,7 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     (
         "a writer fits beside readers",
         "  local others = live()\n",
-        "  local others = score('#w') > now_ms and 1 or 0\n"
+        "  local others = score('~w') > now_ms and 1 or 0\n"
     ),
     ("a writer waits for its own reader", "if others > 0 and owner then", "if false then"),
     (
@@ -113,12 +113,12 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ),
     (
         "readers fit beside a writer",
-        "if not writes(id) then return score('#w') <= now_ms and 1 or 0 end",
+        "if not writes(id) then return score('~w') <= now_ms and 1 or 0 end",
         "if not writes(id) then return 1 end"
     ),
     (
         "readers shut readers out",
-        "if not writes(id) then return score('#w') <= now_ms and 1 or 0 end",
+        "if not writes(id) then return score('~w') <= now_ms and 1 or 0 end",
         "if not writes(id) then return live() == 0 and 1 or 0 end"
     ),
     (
@@ -178,7 +178,7 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ),
     (
         "a new writer does not keep readers out",
-        "redis.call('ZADD', holds, deadline, id, deadline, '#w')",
+        "redis.call('ZADD', holds, deadline, id, deadline, '~w')",
         "redis.call('ZADD', holds, deadline, id)"
     ),
     (
@@ -209,7 +209,7 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ),
     (
         "a release ends the others",
-        "if redis.call('ZCARD', holds) == alone and redis.call('HLEN', notes) == 2\n    and (share == 'r' or redis.call('ZSCORE', holds, '#w')) then",
+        "if redis.call('ZCARD', holds) == alone and redis.call('HLEN', notes) == 2\n    and (share == 'r' or redis.call('ZSCORE', holds, '~w')) then",
         "if true then"
     ),
     (
@@ -282,7 +282,8 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
         "read_hold()\nif not holds_id(id) then\n  if is_gone(id) then return { 4, now_text } end",
         "if not holds_id(id) then\n  if is_gone(id) then return { 4, now_text } end"
     ),
-    // lib/renew.lua, lib/force.lua
+    // lib/holders.lua, lib/renew.lua, lib/force.lua
+    ("the list shows the mark", "if string.find(id, '|', 1, true) then", "if true then"),
     (
         "renew revives what has ended",
         "if not deadline or tonumber(deadline) <= now_ms then",

@@ -19,18 +19,18 @@ pub(crate) const GRANT_MS: u64 = 2_000;
 /// A member of the zset of holds, in the order of their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Member {
-    /// `#w`: until when somebody writes.
-    Writing,
     /// `-id`: released, and taking room.
     Cooling(usize),
     Id(usize),
+    /// `~w`: until when somebody writes.
+    Writing,
 }
 
 impl Member {
     pub(crate) fn name(self, world: &World) -> String {
         let id = |number| String::from_utf8(world.id(number)).expect("text");
         match self {
-            Self::Writing => "#w".to_owned(),
+            Self::Writing => "~w".to_owned(),
             Self::Cooling(number) => format!("-{}", id(number)),
             Self::Id(number) => id(number),
         }
@@ -38,7 +38,7 @@ impl Member {
 
     pub(crate) fn uuid(self) -> String {
         match self {
-            Self::Writing => "#w".to_owned(),
+            Self::Writing => "~w".to_owned(),
             Self::Cooling(number) => format!("-{}", uuid(number)),
             Self::Id(number) => uuid(number),
         }

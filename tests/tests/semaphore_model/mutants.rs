@@ -100,7 +100,7 @@ const OF_HOLDS: &[Mutant] = &[
         "elseif redis.call('ZSCORE', gone, 'forced|' .. id) then" => "elseif false then"),
     mutant!("force does not settle", "return { count, settle({}) }" => "return { count, 0 }"),
     mutant!("the list shows what is none",
-        "if string.sub(id, 1, 1) ~= '#' then" => "if string.sub(id, 1, 1) ~= '-' then"),
+        "if string.find(id, '|', 1, true) then" => "if string.sub(id, 1, 1) ~= '-' then"),
 ];
 
 /// The semaphore's own scripts.

@@ -5,7 +5,7 @@ local function list(most, weigh)
   local listed = {}
   for i = 1, #found, 2 do
     local id = found[i]
-    if string.sub(id, 1, 1) ~= '#' then
+    if string.find(id, '|', 1, true) then -- else it is the kind's own
       listed[#listed + 1], listed[#listed + 2] = id, weigh(id)
       listed[#listed + 1] = text(tonumber(found[i + 1]))
       listed[#listed + 1] = redis.call('HGET', notes, id) or ''

@@ -1,5 +1,7 @@
 -- The holds of a read-write lock: the other half of the kind. Needs: clock, token, queue, shares.
--- The member #w is the deadline of the last writer: while it has not passed, every hold is of one owner (I13).
+-- The member ~w is the deadline of the last writer: while it has not passed, every hold is of one owner (I13). It sorts
+-- behind the ids, so that a sweep that meets its bound takes the writer first: a clock that goes back cannot bring one to
+-- life without the mark.
 idle_ms = 0
 function forget(_) end
 function cool(_) end
@@ -12,7 +14,7 @@ end
 local function live() return redis.call('ZCOUNT', holds, '(' .. text(now_ms), '+inf') end
 
 function raised(id, deadline)
-  if writes(id) and score('#w') < deadline then redis.call('ZADD', holds, text(deadline), '#w') end
+  if writes(id) and score('~w') < deadline then redis.call('ZADD', holds, text(deadline), '~w') end
 end
 
 -- Without its note a writer's owner is not known, and readers wait until the member has passed by itself.
@@ -22,15 +24,15 @@ function ended(id, owner, latest)
     if writes(mate) then latest = math.max(latest, score(mate)) end
   end
   if latest > now_ms then
-    redis.call('ZADD', holds, text(latest), '#w')
+    redis.call('ZADD', holds, text(latest), '~w')
   elseif owner or live() == 1 then
-    redis.call('ZREM', holds, '#w')
+    redis.call('ZREM', holds, '~w')
   end
 end
 
 -- A writer that waited while its owner reads is in when the others have left: it does not wait for itself.
 local function fits(id, owner)
-  if not writes(id) then return score('#w') <= now_ms and 1 or 0 end
+  if not writes(id) then return score('~w') <= now_ms and 1 or 0 end
   local others = live()
   if others > 0 and owner then
     local mates = #entries_of(owner)

@@ -2,8 +2,8 @@
 -- `holds` is a zset: id -> deadline_ms, so each hold has an end of its own (I13); beside it the hash `notes`:
 -- id -> since_ms|token|owner|note, and =owner -> the owner's ids, packed. The hold is the zset's: without its note it
 -- has lost its owner and its description, nothing else.
--- In a cool-down the hold goes on as `-id`: it takes room, and nobody holds it. Members that begin with # are the
--- kind's own; the scores of those that are numbers stay below LOWEST, where no deadline is.
+-- In a cool-down the hold goes on as `-id`: it takes room, and nobody holds it. Members without bars are the kind's own;
+-- the scores of those that are numbers stay below LOWEST, where no deadline is.
 -- The kind says the rest: `idle_ms` (how long the keys stay at least), `forget` (gives back what holds took),
 -- `raised` (a hold lasts longer), `cool` (it becomes a cool-down), `ended` (it is out).
 local LOWEST, MOST_EXPIRED, MOST_ENTRIES = 1000000000, 256, 64

@@ -41,7 +41,7 @@ local reads = string.find(id, '^[^|]*|%d+|r|')
 local function beside_readers()
   local first = redis.call('ZRANGE', holds, 0, 0, 'WITHSCORES')
   if tonumber(first[2] or 0) <= now_ms then return false end
-  local against = redis.call('ZMSCORE', holds, '#w', '-' .. id)
+  local against = redis.call('ZMSCORE', holds, '~w', '-' .. id)
   if against[1] or against[2] then return false end
   local known = redis.call('HMGET', notes, id, '=' .. owner)
   return not (known[1] or known[2])
@@ -56,7 +56,7 @@ local function quickly()
   if not tonumber(minted) then return nil end
   local deadline = text(now_ms + lease_ms)
   if not reads then
-    redis.call('ZADD', holds, deadline, id, deadline, '#w')
+    redis.call('ZADD', holds, deadline, id, deadline, '~w')
   elseif redis.call('ZADD', holds, 'NX', deadline, id) == 0 then
     return nil -- held, and its note was lost
   end
@@ -68,7 +68,7 @@ local function quickly()
   if there == 0 or redis.call('PTTL', holds) < lease_ms then refused = redis.pcall('PEXPIREAT', holds, deadline) end
   if there == 0 or redis.call('PTTL', notes) < lease_ms then refused = redis.pcall('PEXPIREAT', notes, deadline) end
   if type(refused) == 'table' then
-    redis.call('ZREM', holds, id, '#w')
+    redis.call('ZREM', holds, id, '~w')
     redis.call('HDEL', notes, id, '=' .. owner)
     return refused
   end

@@ -32,7 +32,7 @@ local function quickly()
   local _, _, share = string.find(id, '^[^|]*|%d+|(%w+)|')
   local alone = share == 'r' and 1 or 2 -- the writer's deadline stands beside it
   if redis.call('ZCARD', holds) == alone and redis.call('HLEN', notes) == 2
-    and (share == 'r' or redis.call('ZSCORE', holds, '#w')) then
+    and (share == 'r' or redis.call('ZSCORE', holds, '~w')) then
     redis.call('DEL', holds, notes)
     return { 1, 0 }
   end
