@@ -132,41 +132,60 @@ impl Reference {
         self.remove(&ended);
     }
 
-    pub(super) fn drop_entry(&mut self, member: Member, cool_until: u64) {
+    /// An early end is a cool-down: of an owner's last hold, and of one that writes.
+    pub(super) fn drop_entry(&mut self, member: Member, at_least_ms: u64) {
         let note = self.note(member);
         let owner = note.and_then(|note| note.owner);
         let mates = owner.map_or(0, |owner| self.entries_of(owner).len());
         let (Member::Id(id) | Member::Cooling(id)) = member else { return };
-        let cools = cool_until > self.now_ms() && mates <= 1;
-        if cools {
-            let note = note.expect("counted from its note");
-            self.holds.of.remove(&member);
-            self.notes.of.of.remove(&member);
-            owner.map(|owner| self.notes.of.lists.remove(&owner));
-            self.holds.of.insert(Member::Cooling(id), cool_until);
-            self.notes.of.of.insert(Member::Cooling(id), Note { owner: None, ..note });
-            self.lasts(cool_until);
-        } else {
-            self.remove(&[member]);
+        let until = note.map_or(0, |note| note.since_ms) + at_least_ms;
+        let early = at_least_ms > 0 && until > self.now_ms();
+        match note.filter(|_| early && (self.world.writes(id) || mates <= 1)) {
+            Some(note) => self.cool_down(id, note, until),
+            None => self.remove(&[member]),
         }
-        let known = note.is_some();
-        self.ended(id, owner, known, if cools { cool_until } else { 0 });
+        self.ended(id);
         self.forget_empty();
     }
 
+    fn cool_down(&mut self, id: usize, note: Note, until: u64) {
+        // Of an owner that writes one after the other, one cool-down is left.
+        let earlier = self.writers().into_iter().filter(|(member, _)| match member {
+            Member::Cooling(_) => self.world.writes(id),
+            Member::Id(_) | Member::Writing => false,
+        });
+        let mut until = until;
+        for (member, ends) in earlier.collect::<Vec<_>>() {
+            self.holds.of.remove(&member);
+            self.notes.of.of.remove(&member);
+            until = until.max(ends);
+        }
+        self.holds.of.remove(&Member::Id(id));
+        self.notes.of.of.remove(&Member::Id(id));
+        self.holds.of.insert(Member::Cooling(id), until);
+        self.notes.of.of.insert(Member::Cooling(id), Note { owner: None, ..note });
+        note.owner.into_iter().for_each(|owner| self.keep_entries(owner));
+        self.lasts(until);
+    }
+
+    /// Those that write, or cool down from it.
+    fn writers(&self) -> Vec<(Member, u64)> {
+        let mut live = self.live();
+        live.retain(|(member, _)| match member {
+            Member::Id(id) | Member::Cooling(id) => self.world.writes(*id),
+            Member::Writing => false,
+        });
+        live
+    }
+
     /// A writer has ended: its mark goes down to what is left.
-    fn ended(&mut self, id: usize, owner: Option<usize>, known: bool, cool_until: u64) {
+    fn ended(&mut self, id: usize) {
         if !self.world.writes(id) {
             return;
         }
-        let mates = owner.map_or(vec![], |owner| self.entries_of(owner)).into_iter();
-        let writers = mates.filter(|mate| self.world.writes(*mate));
-        let ends = writers.map(|mate| self.deadline(Member::Id(mate)));
-        let latest = ends.fold(cool_until, u64::max);
-        if latest > self.now_ms() {
-            self.holds.of.insert(Member::Writing, latest);
-        } else if known || self.live().len() == 1 {
-            self.holds.of.remove(&Member::Writing);
+        match self.writers().last() {
+            Some((_, latest)) => drop(self.holds.of.insert(Member::Writing, *latest)),
+            None => drop(self.holds.of.remove(&Member::Writing)),
         }
     }
 
@@ -224,14 +243,13 @@ impl Reference {
         Some(self.token_of(writer))
     }
 
-    pub(super) fn may_reenter(&mut self, id: usize, owner: usize) -> bool {
+    pub(super) fn may_reenter(&self, id: usize, owner: usize) -> bool {
         let mates = self.entries_of(owner).len();
         if mates == 0 || self.unswept {
             return false;
         }
-        !self.world.writes(id)
-            || self.token_of_writer(owner).is_some()
-            || self.live().len() == mates
+        let own = self.deadline(Member::Writing) > self.now_ms() || self.live().len() == mates;
+        !self.world.writes(id) || own
     }
 
     pub(super) fn reenter(&mut self, id: usize, owner: usize) -> bool {
@@ -253,7 +271,7 @@ impl Reference {
             false => self.token_of(old),
         };
         self.remove(&[Member::Id(old)]);
-        self.ended(old, note.and_then(|note| note.owner), note.is_some(), 0);
+        self.ended(old);
         self.forget_empty();
         let since_ms = note.map_or(self.now_ms(), |note| note.since_ms);
         self.add(id, Note { since_ms, token, owner: Some(owner), of: id }, deadline);

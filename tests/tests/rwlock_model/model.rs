@@ -166,11 +166,15 @@ impl ReadWrite {
             Member::Writing | Member::Cooling(_) => None,
         });
         let owner = |id: usize| keys.notes.get(&Member::Id(id)).and_then(|note| note.owner);
+        let marked = keys.holds.get(&Member::Writing).copied().unwrap_or(0);
+        let keeps_out = |member: &&Member| match member {
+            Member::Id(id) | Member::Cooling(id) => world.writes(*id),
+            Member::Writing => false,
+        };
+        if let Some(writer) = live.iter().filter(keeps_out).find(|one| marked < keys.holds[*one]) {
+            return Err(format!("I13: {writer:?} writes, readers are kept out until {marked}"));
+        }
         for writer in ids.clone().filter(|id| world.writes(*id)) {
-            let marked = keys.holds.get(&Member::Writing).copied().unwrap_or(0);
-            if marked < keys.holds[&Member::Id(writer)] {
-                return Err(format!("I13: {writer} writes, readers are kept out until {marked}"));
-            }
             let stranger = ids.clone().find(|id| match (owner(writer), owner(*id)) {
                 (Some(writes), Some(other)) => writes != other,
                 (None, _) | (_, None) => false,

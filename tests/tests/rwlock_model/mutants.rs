@@ -52,30 +52,31 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ("a removed hold stays in its owner's list", "keep_entries(owner, entries_of(owner))", ""),
     ("nothing is swept", "if #ended > 0 then remove(ended) end", ""),
     (
+        "the mark is swept before its writers",
+        "if #ended > 0 then remove(ended) end",
+        "if #ended > 0 then\n    remove(ended)\n    if score('~w') <= now_ms then redis.call('ZREM', holds, '~w') end\n  end"
+    ),
+    (
         "the bound of a sweep is not told",
         "unswept = #ended == MOST_EXPIRED and 1 or 0",
         "unswept = 0"
     ),
-    (
-        "any end may be a cool-down",
-        "cool_until > now_ms and #entries_of(owner) <= 1",
-        "cool_until > now_ms"
-    ),
+    ("any end may be a cool-down", "(cools_beside(id) or #entries_of(owner) <= 1)", "true"),
     (
         "an early release does not cool down",
-        "local cools_down = cool_until > now_ms",
-        "local cools_down = false"
+        "if cool_until > now_ms and at_least_ms > 0 and",
+        "if false and"
     ),
     ("a cool-down keeps the keys too short", "lasts(cool_until)", ""),
     (
-        "a cool-down of a writer lets readers in",
-        "ended(id, owner, cools_down and cool_until or 0)",
-        "ended(id, owner, 0)"
+        "a writer does not cool down while its owner reads on",
+        "(cools_beside(id) or #entries_of(owner) <= 1)",
+        "#entries_of(owner) <= 1"
     ),
     (
         "a writer that ends keeps readers out",
-        "ended(id, owner, cools_down and cool_until or 0)",
-        ""
+        "    remove({ id })\n  end\n  ended(id)\n",
+        "    remove({ id })\n  end\n"
     ),
     (
         "a forced end is not told apart",
@@ -96,10 +97,30 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ("a writer's mark is never raised", "score('~w') < deadline then", "score('~w') == 0 then"),
     (
         "the end of one writer lets readers in beside another",
-        "if writes(mate) then latest = math.max(latest, score(mate)) end",
+        "if last then\n    redis.call('ZADD', holds, text(last[2]), '~w')\n  else",
+        "do"
+    ),
+    (
+        "the mark goes down to the first to end",
+        "local last = writers()[1]",
+        "local all = writers()\n  local last = all[#all]"
+    ),
+    (
+        "a cool-down does not keep readers out",
+        "if writes(found[i]) then",
+        "if writes(found[i]) and string.sub(found[i], 1, 1) ~= '-' then"
+    ),
+    ("cool-downs of one owner pile up", "ipairs(writes(id) and writers() or {})", "ipairs({})"),
+    (
+        "a cool-down ends the longer one before it",
+        "cool_until = math.max(cool_until, deadline)",
         ""
     ),
-    ("without its note a writer leaves nothing", "elseif owner or live() == 1 then", "else"),
+    (
+        "an owner waits for its own cool-down",
+        "or score('~w') > now_ms or live() == #mates",
+        "or token_of_writer(mates) ~= nil or live() == #mates"
+    ),
     (
         "a writer fits beside readers",
         "  local others = live()\n",
@@ -232,8 +253,7 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ),
     ("an exchange begins anew", "since > 0 and since or now_ms, minted", "now_ms, minted"),
     ("an exchange leaves the old hold", "  remove({ old })\n", ""),
-    ("a downgrade keeps readers out", "  ended(old, noted, 0)\n", ""),
-    ("a downgrade takes another's mark", "  ended(old, noted, 0)\n", "  ended(old, owner, 0)\n"),
+    ("a downgrade keeps readers out", "  ended(old)\n", ""),
     (
         "a downgrade lets nobody in",
         "return { 1, settle({}), token_of(id)",

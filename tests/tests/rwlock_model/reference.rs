@@ -334,8 +334,7 @@ impl Reference {
         let answer = if self.cools(id) {
             Answer::new("released")
         } else if self.holds(id) {
-            let since = self.note(Member::Id(id)).map_or(0, |note| note.since_ms);
-            self.drop_entry(Member::Id(id), if at_least_ms > 0 { since + at_least_ms } else { 0 });
+            self.drop_entry(Member::Id(id), at_least_ms);
             Answer::new("released")
         } else if let Some(position) = self.queue.position(id) {
             let answer = Answer::new("left").exact(position as u64).about(self.left_ms());

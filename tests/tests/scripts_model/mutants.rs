@@ -66,13 +66,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "an early release does not cool down",
-        "if hold.live == 1 and cool_until > now_ms then",
+        "if hold.live == 1 and at_least_ms > 0 and cool_until > now_ms then",
         "if false then",
     ),
     mutant(
         "a release cools down unasked",
-        "at_least_ms > 0 and since_of(id) + at_least_ms or 0",
-        "since_of(id) + at_least_ms",
+        "if hold.live == 1 and at_least_ms > 0 and cool_until > now_ms then",
+        "if hold.live == 1 and cool_until > now_ms then",
     ),
     mutant(
         "a late copy queues again during the cool-down",

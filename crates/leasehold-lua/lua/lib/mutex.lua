@@ -36,7 +36,6 @@ local function holds_id(id) return hold.entries[id] and not hold.cooling end
 local function cools(id) return hold.cooling == id end
 local function left_of(id) return hold.entries[id] - now_ms end
 local function token_of(_) return hold.token end
-local function since_of(id) return hold.since[id] end
 
 local function fits(_) return hold.exists and 0 or 1 end
 local function token_for(_) return mint() end
@@ -80,9 +79,11 @@ local function who_holds(_)
   return holder and hold.since[holder] or 0, holder and hold.notes[holder] or ''
 end
 
--- The entry leaves; with the last live one the hold ends, or cools down until `cool_until`.
-local function drop_entry(id, cool_until)
-  if hold.live == 1 and cool_until > now_ms then
+-- The entry leaves; with the last live one the hold ends. Earlier than `at_least_ms` after the grant it cools down until
+-- then.
+local function drop_entry(id, at_least_ms)
+  local cool_until = hold.since[id] + at_least_ms
+  if hold.live == 1 and at_least_ms > 0 and cool_until > now_ms then
     redis.call('HSET', holds, 'cooling', id)
     redis.call('PEXPIREAT', holds, text(cool_until))
     hold.cooling = id

@@ -9,8 +9,7 @@ local function release()
   if cools(id) then
     reply = { 1, 0 }
   elseif holds_id(id) then
-    -- Without a least length there is no cool-down, not even where the clock went back behind the grant.
-    drop_entry(id, at_least_ms > 0 and since_of(id) + at_least_ms or 0)
+    drop_entry(id, at_least_ms)
     reply = { 1, 0 }
   else
     local position = redis.call('ZRANK', queue, id)

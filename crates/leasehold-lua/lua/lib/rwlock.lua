@@ -4,7 +4,6 @@
 -- life without the mark.
 idle_ms = 0
 function forget(_) end
-function cool(_) end
 
 local function writes(id)
   local _, _, share = split_id(id)
@@ -17,15 +16,41 @@ function raised(id, deadline)
   if writes(id) and score('~w') < deadline then redis.call('ZADD', holds, text(deadline), '~w') end
 end
 
--- Without its note a writer's owner is not known, and readers wait until the member has passed by itself.
-function ended(id, owner, latest)
-  if not writes(id) then return end
-  for _, mate in ipairs(entries_of(owner)) do
-    if writes(mate) then latest = math.max(latest, score(mate)) end
+-- Those that write or cool down from it, the last to end first: member, deadline. There are few where a writer is: all are
+-- of one owner.
+local MOST_BESIDE = 1000
+local function writers()
+  local now = '(' .. text(now_ms)
+  local found = redis.call('ZRANGE', holds, '+inf', now, 'BYSCORE', 'REV', 'LIMIT', 0, MOST_BESIDE, 'WITHSCORES')
+  local all = {}
+  for i = 1, #found, 2 do
+    if writes(found[i]) then all[#all + 1] = { found[i], tonumber(found[i + 1]) } end
   end
-  if latest > now_ms then
-    redis.call('ZADD', holds, text(latest), '~w')
-  elseif owner or live() == 1 then
+  return all
+end
+
+-- A writer's cool-down keeps others out, also while its owner reads on. The owner has one at the most: the newest takes
+-- over from the one before, for else they would pile up.
+function cools_beside(id) return writes(id) end
+function cool(id, cool_until)
+  for _, writer in ipairs(writes(id) and writers() or {}) do
+    local member, deadline = unpack(writer)
+    if string.sub(member, 1, 1) == '-' then
+      redis.call('ZREM', holds, member)
+      redis.call('HDEL', notes, member)
+      cool_until = math.max(cool_until, deadline)
+    end
+  end
+  return cool_until
+end
+
+-- The mark goes down to what is left of writers.
+function ended(id)
+  if not writes(id) then return end
+  local last = writers()[1]
+  if last then
+    redis.call('ZADD', holds, text(last[2]), '~w')
+  else
     redis.call('ZREM', holds, '~w')
   end
 end
@@ -72,11 +97,12 @@ local function token_of_writer(mates)
 end
 
 -- Re-entry passes the queue: an owner that holds reads at any time, because no other owner's writer is there; it
--- writes if it writes already, or if all holds are its own. Not before all that ended is swept: see read_hold.
+-- writes if all holds are its own, as they are where it writes already or cools down from it. Not before all that ended
+-- is swept: see read_hold.
 local function may_reenter(id, owner)
   local mates = entries_of(owner)
   if #mates == 0 or unswept == 1 then return false end
-  return not writes(id) or token_of_writer(mates) ~= nil or live() == #mates
+  return not writes(id) or score('~w') > now_ms or live() == #mates
 end
 
 local function reenter(id, owner, note, ms)

@@ -3,7 +3,8 @@
 -- the grant (split, merged); any other permit has the weight in its id. #u changes only together with a permit.
 idle_ms = 60000
 function raised(_, _) end
-function ended(_, _, _) end
+function ended(_) end
+function cools_beside(_) return false end
 
 local function weight_of(id)
   local changed = redis.call('ZSCORE', holds, '=' .. id)
@@ -23,9 +24,10 @@ function forget(ids)
   redis.call('ZADD', holds, text(score('#u') - freed), '#u')
 end
 
-function cool(id)
+function cool(id, cool_until)
   redis.call('ZADD', holds, text(weight_of(id)), '=-' .. id)
   redis.call('ZREM', holds, '=' .. id)
+  return cool_until
 end
 
 -- The limit is the server's: the first use sets it, later ones only keep it. Where it was lost the permits were lost

@@ -5,10 +5,11 @@
 -- In a cool-down the hold goes on as `-id`: it takes room, and nobody holds it. Members without bars are the kind's own;
 -- the scores of those that are numbers stay below LOWEST, where no deadline is.
 -- The kind says the rest: `idle_ms` (how long the keys stay at least), `forget` (gives back what holds took),
--- `raised` (a hold lasts longer), `cool` (it becomes a cool-down), `ended` (it is out).
+-- `raised` (a hold lasts longer), `cools_beside` (an early end is a cool-down whatever else its owner holds), `cool` (it
+-- becomes a cool-down; answers until when), `ended` (it is out).
 local LOWEST, MOST_EXPIRED, MOST_ENTRIES = 1000000000, 256, 64
 local unswept = 0
-local idle_ms, forget, raised, cool, ended
+local idle_ms, forget, raised, cools_beside, cool, ended
 
 local function score(member) return tonumber(redis.call('ZSCORE', holds, member) or 0) end
 
@@ -94,22 +95,23 @@ local function read_hold()
   unswept = #ended == MOST_EXPIRED and 1 or 0
 end
 
--- The hold leaves; the last one of an owner may cool down until `cool_until`.
-local function drop_entry(id, cool_until)
+-- The hold leaves. Earlier than `at_least_ms` after its grant it becomes a cool-down until then: the last one of an owner.
+local function drop_entry(id, at_least_ms)
   local since, minted, owner, note = note_of(id)
-  local cools_down = cool_until > now_ms and #entries_of(owner) <= 1
-  if cools_down then
-    cool(id)
+  local cool_until = since + at_least_ms
+  if cool_until > now_ms and at_least_ms > 0 and (cools_beside(id) or #entries_of(owner) <= 1) then
+    cool_until = cool(id, cool_until)
     -- Neither key is empty in between: it would forget its end, and the other one would outlive it.
     redis.call('ZADD', holds, text(cool_until), '-' .. id)
     redis.call('ZREM', holds, id)
     redis.call('HSET', notes, '-' .. id, text(since) .. '|' .. minted .. '||' .. note)
-    redis.call('HDEL', notes, id, '=' .. (owner or ''))
+    redis.call('HDEL', notes, id)
+    keep_entries(owner, entries_of(owner))
     lasts(cool_until)
   else
     remove({ id })
   end
-  ended(id, owner, cools_down and cool_until or 0)
+  ended(id)
 end
 
 -- Nobody heard of a grant: it is undone.

@@ -39,7 +39,7 @@ local function may_write() return may_reenter(id, owner) or (unswept == 0 and li
 
 local function exchange()
   local deadline = holds_id(old)
-  local since, _, noted = note_of(old)
+  local since = note_of(old)
   -- May fail on a foreign key: before anything is changed.
   local minted = token_of_writer(entries_of(owner))
   if not writes(id) then
@@ -48,7 +48,7 @@ local function exchange()
     minted = mint()
   end
   remove({ old })
-  ended(old, noted, 0)
+  ended(old)
   add(id, since > 0 and since or now_ms, minted, owner, note, deadline)
 end
 

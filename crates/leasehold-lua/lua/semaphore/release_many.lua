@@ -25,7 +25,7 @@ local FIRST, wait_ms = 2, 0
 local function finish(id, at_least_ms)
   if cools(id) then return { 1 } end
   if not holds_id(id) then return { 0, why_not_held(id) } end
-  drop_entry(id, at_least_ms > 0 and since_of(id) + at_least_ms or 0)
+  drop_entry(id, at_least_ms)
   return { 1 }
 end
 
