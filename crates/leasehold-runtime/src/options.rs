@@ -92,7 +92,8 @@ impl Options {
     }
 
     /// The shortest hold, from its grant; default 0, not more than [`hold_at_most`](Self::hold_at_most). An earlier
-    /// release keeps the lock closed until then: several machines whose clocks differ start the same short job once.
+    /// release keeps the lock closed until then: several machines whose clocks differ start the same short job once. The
+    /// server's clock counts: where it is set back after the release, the lock opens so much later, as a lease ends later.
     pub fn hold_at_least(mut self, least: Duration) -> Self {
         self.hold_at_least = least;
         self

@@ -138,8 +138,10 @@ impl Reference {
         let owner = note.and_then(|note| note.owner);
         let mates = owner.map_or(0, |owner| self.entries_of(owner).len());
         let (Member::Id(id) | Member::Cooling(id)) = member else { return };
-        let until = note.map_or(0, |note| note.since_ms) + at_least_ms;
-        let early = at_least_ms > 0 && until > self.now_ms();
+        let now = self.now_ms();
+        // From now where the clock went back behind the grant.
+        let until = note.map_or(0, |note| note.since_ms).min(now) + at_least_ms;
+        let early = until > now;
         match note.filter(|_| early && (self.world.writes(id) || mates <= 1)) {
             Some(note) => self.cool_down(id, note, until),
             None => self.remove(&[member]),

@@ -121,12 +121,20 @@ impl Model for ReadWrite {
 }
 
 impl ReadWrite {
-    /// The moment that the script read from the clock. Where nothing says it, a token minted from the clock does.
+    /// The moment that the script read from the clock. Where nothing says it, a token minted from the clock does, or a
+    /// cool-down that counts from it.
     fn moment(&self, request: &Request, seen: &Seen, found: &Snapshot) -> u64 {
         let mut guess = self.scene.reference.clone();
         drop(guess.answer(request, seen.before_us));
         let later = found.token.zip(guess.last_token());
         let later = later.and_then(|(real, guessed)| real.checked_sub(guessed));
+        let ends = guess.snapshot().holds;
+        let counts_from_now = |(member, end): (&Member, &u64)| match member {
+            Member::Cooling(_) => end.checked_sub(*ends.get(member)?).filter(|later| *later > 0),
+            Member::Id(_) | Member::Writing => None,
+        };
+        let longer_ms = found.holds.iter().find_map(counts_from_now);
+        let later = longer_ms.map(|ms| ms * 1_000).or(later);
         let at_us = seen.before_us + later.unwrap_or(0);
         if at_us <= seen.called_us { at_us } else { seen.before_us }
     }

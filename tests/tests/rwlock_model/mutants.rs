@@ -64,8 +64,13 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ("any end may be a cool-down", "(cools_beside(id) or #entries_of(owner) <= 1)", "true"),
     (
         "an early release does not cool down",
-        "if cool_until > now_ms and at_least_ms > 0 and",
-        "if false and"
+        "if cool_until > now_ms and (",
+        "if false and ("
+    ),
+    (
+        "a cool-down lasts longer where the clock went back",
+        "math.min(since, now_ms) + at_least_ms",
+        "since + at_least_ms"
     ),
     ("a cool-down keeps the keys too short", "lasts(cool_until)", ""),
     (

@@ -66,13 +66,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "an early release does not cool down",
-        "if hold.live == 1 and at_least_ms > 0 and cool_until > now_ms then",
+        "if hold.live == 1 and cool_until > now_ms then",
         "if false then",
     ),
     mutant(
-        "a release cools down unasked",
-        "if hold.live == 1 and at_least_ms > 0 and cool_until > now_ms then",
-        "if hold.live == 1 and cool_until > now_ms then",
+        "a cool-down lasts longer where the clock went back",
+        "math.min(hold.since[id], now_ms) + at_least_ms",
+        "hold.since[id] + at_least_ms",
     ),
     mutant(
         "a late copy queues again during the cool-down",

@@ -83,10 +83,11 @@ impl Reference {
     pub(super) fn drop_entry(&mut self, id: usize, at_least_ms: u64) {
         let now = self.now_ms();
         let mut live = self.live_entries();
-        let cool_until = live[&id].since_ms + at_least_ms;
+        // From now where the clock went back behind the grant.
+        let cool_until = live[&id].since_ms.min(now) + at_least_ms;
         live.remove(&id);
         let hold = self.hold.as_mut().expect("it holds");
-        if live.is_empty() && at_least_ms > 0 && cool_until > now {
+        if live.is_empty() && cool_until > now {
             hold.cooling = Some(id);
             hold.ends_ms = cool_until;
         } else if live.is_empty() {

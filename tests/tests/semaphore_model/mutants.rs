@@ -74,6 +74,8 @@ const OF_HOLDS: &[Mutant] = &[
     mutant!("a sweep that met its bound is not told",
         "unswept = #ended == MOST_EXPIRED and 1 or 0" => "unswept = 0"),
     mutant!("an early release does not cool down", "(cools_beside(id) or #entries_of(owner) <= 1)" => "false"),
+    mutant!("a cool-down lasts longer where the clock went back",
+        "math.min(since, now_ms) + at_least_ms" => "since + at_least_ms"),
     mutant!("a hold of several cools down alone", "(cools_beside(id) or #entries_of(owner) <= 1)" => "true"),
     mutant!("a hold stays beside its cool-down",
         "    redis.call('ZREM', holds, id)\n    redis.call('HSET'" => "    redis.call('HSET'"),

@@ -80,10 +80,10 @@ local function who_holds(_)
 end
 
 -- The entry leaves; with the last live one the hold ends. Earlier than `at_least_ms` after the grant it cools down until
--- then.
+-- then; from now where the clock went back behind the grant: never longer than it was asked for.
 local function drop_entry(id, at_least_ms)
-  local cool_until = hold.since[id] + at_least_ms
-  if hold.live == 1 and at_least_ms > 0 and cool_until > now_ms then
+  local cool_until = math.min(hold.since[id], now_ms) + at_least_ms
+  if hold.live == 1 and cool_until > now_ms then
     redis.call('HSET', holds, 'cooling', id)
     redis.call('PEXPIREAT', holds, text(cool_until))
     hold.cooling = id

@@ -96,10 +96,11 @@ local function read_hold()
 end
 
 -- The hold leaves. Earlier than `at_least_ms` after its grant it becomes a cool-down until then: the last one of an owner.
+-- From now where the clock went back behind the grant: a cool-down is never longer than it was asked for.
 local function drop_entry(id, at_least_ms)
   local since, minted, owner, note = note_of(id)
-  local cool_until = since + at_least_ms
-  if cool_until > now_ms and at_least_ms > 0 and (cools_beside(id) or #entries_of(owner) <= 1) then
+  local cool_until = math.min(since, now_ms) + at_least_ms
+  if cool_until > now_ms and (cools_beside(id) or #entries_of(owner) <= 1) then
     cool_until = cool(id, cool_until)
     -- Neither key is empty in between: it would forget its end, and the other one would outlive it.
     redis.call('ZADD', holds, text(cool_until), '-' .. id)

@@ -179,9 +179,10 @@ impl Reference {
         let note = self.notes.of.of.get(&member).copied();
         let owner = note.and_then(|note| note.owner);
         let mates = owner.map_or(0, |owner| self.entries_of(owner).len());
-        let until = note.map_or(0, |note| note.since_ms) + at_least_ms;
-        let Some(note) = note.filter(|_| at_least_ms > 0 && until > self.now_ms() && mates <= 1)
-        else {
+        let now = self.now_ms();
+        // From now where the clock went back behind the grant.
+        let until = note.map_or(0, |note| note.since_ms).min(now) + at_least_ms;
+        let Some(note) = note.filter(|_| until > now && mates <= 1) else {
             return self.remove(&[member]);
         };
         let weight = self.weight_of(member);
