@@ -26,7 +26,7 @@ pub(crate) fn pushes(messages: &[(usize, Message)]) -> (Option<u64>, Vec<(usize,
                 made_us = Some(*at_us);
                 Push::Granted { id: number_of(uuid), token: *token, lease_ms: *lease_ms }
             }
-            Message::Forced { uuid } => Push::Forced { uuid: uuid.clone() },
+            Message::Forced { uuid } => Push::Forced { id: number_of(uuid) },
             Message::Adopted { uuid } => Push::Adopted { id: number_of(uuid) },
             Message::Refused { .. }
             | Message::Cancelled { .. }
@@ -209,7 +209,7 @@ pub(crate) fn snapshot(world: &World, found: &Found) -> Result<Snapshot, String>
     snapshot.timeouts = timeouts(world, found, &mut snapshot.last_ticket)?;
     for (mark, until) in &found.gone {
         let mark = match mark.strip_prefix("forced|") {
-            Some(forced) => Mark::Forced(member(world, forced)?),
+            Some(forced) => Mark::Forced(id_of(world, forced)?),
             None => Mark::Gone(id_of(world, mark)?),
         };
         snapshot.gone.insert(mark, *until);

@@ -178,7 +178,12 @@ fn floor() -> impl Strategy<Value = Floor> {
 }
 
 fn named() -> impl Strategy<Value = Named> {
-    prop_oneof![2 => Just(Named::Present), 3 => Just(Named::First), 1 => Just(Named::Earlier)]
+    prop_oneof![
+        2 => Just(Named::Present),
+        3 => Just(Named::First),
+        1 => Just(Named::Earlier),
+        2 => Just(Named::AsHeld),
+    ]
 }
 
 fn acquire(scene: &Scene) -> BoxedStrategy<Step> {

@@ -304,7 +304,7 @@ impl Reference {
     }
 
     pub(super) fn why_not_held(&self, id: usize) -> &'static str {
-        match self.gone.of.contains_key(&Mark::Forced(Member::Id(id))) {
+        match self.gone.of.contains_key(&Mark::Forced(id)) {
             true => "forced",
             false => "absent",
         }

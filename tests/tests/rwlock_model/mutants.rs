@@ -62,11 +62,7 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
         "unswept = 0"
     ),
     ("any end may be a cool-down", "(cools_beside(id) or #entries_of(owner) <= 1)", "true"),
-    (
-        "an early release does not cool down",
-        "if cool_until > now_ms and (",
-        "if false and ("
-    ),
+    ("an early release does not cool down", "if cool_until > now_ms and (", "if false and ("),
     (
         "a cool-down lasts longer where the clock went back",
         "math.min(since, now_ms) + at_least_ms",
@@ -324,8 +320,10 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
         "redis.call('ZADD', gone, text(now_ms + mark_ms), 'forced|' .. id)",
         ""
     ),
-    ("force does not end", "drop_entry(id, 0)\n      tell(id, '2')", "tell(id, '2')"),
-    ("force does not tell", "drop_entry(id, 0)\n      tell(id, '2')", "drop_entry(id, 0)"),
+    ("force does not end", "drop_entry(member, 0)\n      tell(id, '2')", "tell(id, '2')"),
+    ("force does not tell", "drop_entry(member, 0)\n      tell(id, '2')", "drop_entry(member, 0)"),
+    ("force leaves the cool-down", "or (cools(id) and '-' .. id)", ""),
+    ("force marks the cool-down alone", "string.match(ids[i], '^%-?(.*)$')", "ids[i]"),
     (
         "force does not know its own copy",
         "elseif redis.call('ZSCORE', gone, 'forced|' .. id) then",

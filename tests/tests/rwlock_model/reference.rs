@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::answer::{Answer, Snapshot};
 use super::bench::{INBOXES, Key};
-use super::request::{AT_LEAST_MS, Request, World, uuid};
+use super::request::{AT_LEAST_MS, Request, World};
 
+mod changes;
 mod holds;
 mod queue;
 
@@ -27,6 +28,13 @@ pub(crate) enum Member {
 }
 
 impl Member {
+    pub(crate) fn as_held(self) -> Self {
+        match self {
+            Self::Cooling(number) => Self::Id(number),
+            Self::Id(_) | Self::Writing => self,
+        }
+    }
+
     pub(crate) fn name(self, world: &World) -> String {
         let id = |number| String::from_utf8(world.id(number)).expect("text");
         match self {
@@ -35,21 +43,13 @@ impl Member {
             Self::Id(number) => id(number),
         }
     }
-
-    pub(crate) fn uuid(self) -> String {
-        match self {
-            Self::Writing => "~w".to_owned(),
-            Self::Cooling(number) => format!("-{}", uuid(number)),
-            Self::Id(number) => uuid(number),
-        }
-    }
 }
 
 /// A push to an inbox, without its time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Push {
     Granted { id: usize, token: u64, lease_ms: u64 },
-    Forced { uuid: String },
+    Forced { id: usize },
     Adopted { id: usize },
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Note {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mark {
     Gone(usize),
-    Forced(Member),
+    Forced(usize),
 }
 
 /// A collection that ends as a whole.
@@ -353,94 +353,6 @@ impl Reference {
         }
         let again = self.settle(&[]);
         answer.again(again)
-    }
-
-    fn exchange(&mut self, old: usize, id: usize, owner: usize) -> Answer {
-        self.sweep();
-        if !self.holds(id) {
-            if self.is_gone(id) {
-                return Answer::new("cancelled");
-            }
-            if !self.holds(old) {
-                let again = self.settle(&[]);
-                return Answer::new("not held").and(self.why_not_held(old)).again(again);
-            }
-            let sole = !self.unswept && self.live().len() == 1;
-            if self.world.writes(id) && !self.may_reenter(id, owner) && !sole {
-                return Answer::new("refused");
-            }
-            self.swap(old, id, owner);
-        }
-        let again = self.settle(&[]);
-        self.taken(id).again(again)
-    }
-
-    fn adopt(&mut self, id: usize, owner: usize) -> Answer {
-        self.sweep();
-        if self.holds(id) {
-            return self.taken(id);
-        }
-        if self.is_gone(id) {
-            return Answer::new("cancelled");
-        }
-        let side = self.world.writes(id);
-        let earlier: Vec<_> = self
-            .entries_of(owner)
-            .into_iter()
-            .filter(|entry| self.world.writes(*entry) == side)
-            .collect();
-        if earlier.is_empty() {
-            return Answer::new("not held").and("absent");
-        }
-        let now = self.now_ms();
-        let last = if side { None } else { self.last_token() };
-        let (mut since_ms, mut token) = (now, last.unwrap_or(0));
-        let mut deadline_ms = now + self.world.acquisitions[id].lease_ms;
-        for entry in &earlier {
-            token = token.max(self.token_of(*entry));
-            since_ms = since_ms.min(self.note(Member::Id(*entry)).map_or(0, |note| note.since_ms));
-            deadline_ms = deadline_ms.max(self.deadline(Member::Id(*entry)));
-        }
-        self.remove(&earlier.iter().map(|entry| Member::Id(*entry)).collect::<Vec<_>>());
-        self.add(id, Note { since_ms, token, owner: Some(owner), of: id }, deadline_ms);
-        for entry in earlier {
-            self.mark(Mark::Gone(entry));
-            self.push(entry, Push::Adopted { id: entry });
-        }
-        self.gone.ends_ms = self.now_ms() + GONE_MS;
-        self.taken(id)
-    }
-
-    fn force(&mut self, members: &[Member]) -> Answer {
-        self.sweep();
-        let mut count = 0;
-        for member in members {
-            if self.deadline(*member) > self.now_ms() {
-                self.mark(Mark::Forced(*member));
-                self.drop_entry(*member, 0);
-                let (Member::Id(id) | Member::Cooling(id)) = *member else { continue };
-                self.push(id, Push::Forced { uuid: member.uuid() });
-                count += 1;
-            } else if self.gone.of.contains_key(&Mark::Forced(*member)) {
-                count += 1;
-            }
-        }
-        let again = self.settle(&[]);
-        Answer::new("ended").exact(count).again(again)
-    }
-
-    fn inspect(&self) -> Answer {
-        let ends_ms = self.live().iter().map(|(_, deadline)| *deadline).max().unwrap_or(0);
-        let token = self.token.as_ref().map_or(0, |token| token.of);
-        let mut answer = Answer::new("holds").exact(self.queue.len() as u64).exact(token);
-        answer = answer.exact(ends_ms);
-        for member in self.listed() {
-            let (Member::Id(id) | Member::Cooling(id)) = member else { continue };
-            let word = if member == Member::Id(id) { "held" } else { "cooling" };
-            let since_ms = self.note(member).map_or(0, |note| note.since_ms);
-            answer = answer.and(word).exact(id as u64).exact(self.deadline(member)).exact(since_ms);
-        }
-        answer
     }
 
     /// What the keys must hold.

@@ -206,6 +206,8 @@ pub(crate) enum Named {
     Present,
     First,
     Earlier,
+    /// As they were listed before any of them cooled down.
+    AsHeld,
 }
 
 /// One step of a case; what it means depends on what happened before.
@@ -371,6 +373,7 @@ impl Scene {
             Named::Present => present,
             Named::First => present.into_iter().take(1).collect(),
             Named::Earlier => self.ended.iter().rev().take(2).copied().collect(),
+            Named::AsHeld => present.into_iter().map(Member::as_held).collect(),
         };
         if members.is_empty() { vec![Member::Id(0)] } else { members }
     }

@@ -69,7 +69,7 @@ impl Claims {
         for (_, push) in heard.1 {
             match push {
                 Push::Granted { id, lease_ms } => granted.push((*id, *lease_ms)),
-                Push::Forced { id, .. } | Push::Adopted { id } => self.end(*id),
+                Push::Forced { id } | Push::Adopted { id } => self.end(*id),
                 Push::Refused { .. } => {}
             }
         }

@@ -23,9 +23,7 @@ pub(crate) fn pushes(messages: &[(usize, Message)]) -> (Option<u64>, Vec<(usize,
                 made_us = Some(*at_us);
                 Push::Granted { id: number_of(uuid), lease_ms: *lease_ms }
             }
-            Message::Forced { uuid } => {
-                Push::Forced { id: number_of(uuid), cooling: uuid.starts_with('-') }
-            }
+            Message::Forced { uuid } => Push::Forced { id: number_of(uuid) },
             Message::Adopted { uuid } => Push::Adopted { id: number_of(uuid) },
             Message::Refused { uuid } => Push::Refused { id: number_of(uuid) },
             other @ (Message::Granted { .. }
@@ -271,7 +269,7 @@ pub(crate) fn mark_name(world: &World, mark: Mark) -> String {
     match mark {
         Mark::Gone((false, id)) => world.id(id),
         Mark::Gone((true, owner)) => owner_name(owner),
-        Mark::Forced(member) => format!("forced|{}", member.name(world)),
+        Mark::Forced(id) => format!("forced|{}", world.id(id)),
         Mark::Merged(kept, merged) => format!("merged|{}|{}", world.id(kept), world.id(merged)),
     }
 }

@@ -336,11 +336,13 @@ fn adopt(scene: &Scene) -> BoxedStrategy<Step> {
 
 fn force(scene: &Scene) -> BoxedStrategy<Step> {
     let live = scene.reference.live();
+    // As they were listed before any of them cooled down.
+    let as_held = live.iter().map(|member| Member::held(member.id)).collect();
     let ended = scene.reference.gone.of.keys().filter_map(|mark| match mark {
-        Mark::Forced(member) => Some(*member),
+        Mark::Forced(id) => Some(Member::held(*id)),
         Mark::Gone(_) | Mark::Merged(..) => None,
     });
-    let lists = [(6, live), (2, ended.collect::<Vec<_>>())];
+    let lists = [(5, live), (2, as_held), (2, ended.collect::<Vec<_>>())];
     let known = lists.into_iter().filter(|(_, members)| !members.is_empty());
     let mut weighted: Vec<_> =
         known.map(|(weight, members)| (weight, select(members).boxed())).collect();

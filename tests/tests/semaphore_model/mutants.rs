@@ -98,6 +98,7 @@ const OF_HOLDS: &[Mutant] = &[
     mutant!("force does not tell", "tell(id, '2')" => ""),
     mutant!("force does not know its own copy",
         "elseif redis.call('ZSCORE', gone, 'forced|' .. id) then" => "elseif false then"),
+    mutant!("force leaves the cool-down", "or (cools(id) and '-' .. id)" => ""),
     mutant!("force does not settle", "return { count, settle({}) }" => "return { count, 0 }"),
     mutant!("the list shows what is none",
         "if string.find(id, '|', 1, true) then" => "if string.sub(id, 1, 1) ~= '-' then"),

@@ -29,7 +29,7 @@ const NEAR_MS: u64 = 10;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Push {
     Granted { id: usize, lease_ms: u64 },
-    Forced { id: usize, cooling: bool },
+    Forced { id: usize },
     Adopted { id: usize },
     Refused { id: usize },
 }
@@ -53,7 +53,7 @@ pub(crate) struct Permit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mark {
     Gone(Gone),
-    Forced(Member),
+    Forced(usize),
     /// The first one stayed, the second one became a part of it.
     Merged(usize, usize),
 }
@@ -413,15 +413,16 @@ impl Reference {
     fn force(&mut self, members: &[Member]) -> Answer {
         self.sweep();
         let mut count = 0;
-        for member in members {
-            if self.is_live(*member) {
-                self.mark(Mark::Forced(*member));
+        for Member { id, .. } in members.iter().copied() {
+            // A hold and its cool-down are one: what began since it was listed ends too.
+            let both = [Member::held(id), Member::cooling(id)];
+            if let Some(live) = both.into_iter().find(|one| self.is_live(*one)) {
+                self.mark(Mark::Forced(id));
                 self.gone.ends_ms = self.gone.ends_ms.max(self.now_ms() + GONE_MS);
-                self.drop_hold(*member, 0);
-                let Member { id, cooling } = *member;
-                self.push(id, Push::Forced { id, cooling });
+                self.drop_hold(live, 0);
+                self.push(id, Push::Forced { id });
                 count += 1;
-            } else if self.gone.of.contains_key(&Mark::Forced(*member)) {
+            } else if self.gone.of.contains_key(&Mark::Forced(id)) {
                 count += 1;
             }
         }

@@ -12,7 +12,7 @@ ARGV[1]   mark_ms      number: how long the mark of a forced end is kept
 ARGV[2]   grant_ms     number: lease of a pushed grant
 ARGV[3]   fence_ms     number: how long the token key is kept
 ARGV[4]   floor        number: highest token this client has seen
-ARGV[5…]  forced      one an element: id of a hold to end
+ARGV[5…]  forced      one an element: id of a hold to end, or of its cool-down
 
 returns {count, again}   so many of them were ended, now or by an earlier copy of this call
 ]]

@@ -9,7 +9,7 @@ KEYS[4]   gone         zset: id whose acquire may still arrive -> until, ms
 KEYS[5]   notes        hash: id -> since, token, owner, note
 ARGV[1]   mark_ms      number: how long the mark of a forced end is kept
 ARGV[2]   grant_ms     number: lease of a pushed grant
-ARGV[3…]  forced      one an element: id of a hold to end
+ARGV[3…]  forced      one an element: id of a hold to end, or of its cool-down
 
 returns {count, again}   so many of them were ended, now or by an earlier copy of this call
 ]]
