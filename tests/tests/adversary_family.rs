@@ -41,8 +41,8 @@ async fn permit_that_was_adopted_elsewhere_is_not_merged() {
     let Err(MergeError::Lost { lost, left: Some(kept) }) = here.merge(kept, other).await else {
         panic!("merged, and held twice")
     };
-    // By that answer; a push would have said NotOwner.
-    assert_eq!(lost.reason, LostReason::Expired);
+    // By that answer: no push comes through.
+    assert_eq!(lost.reason, LostReason::NotOwner);
     assert_eq!((kept.weight(), adopted.weight()), (1, 1));
     // The control: an owner that holds nothing any more is adopted by nobody.
     kept.release().await.unwrap();

@@ -132,7 +132,7 @@ impl AcquireReply {
 pub enum Why {
     /// There is no hold.
     Absent,
-    /// There is a hold, and it is not this one.
+    /// There is a hold, and it is not this one; or it was adopted.
     OtherHolder,
     /// It was ended by force.
     Forced,

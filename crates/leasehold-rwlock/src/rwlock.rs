@@ -210,8 +210,7 @@ impl RwLock {
     }
 
     /// Goes on with what this owner reads, in this process: all its live read holds become this one; guards that others still
-    /// have report [`NotOwner`](leasehold_runtime::LostReason::NotOwner) (or `Expired`, where their own release overtakes
-    /// that news). It never takes what the owner does not hold. One
+    /// have report [`NotOwner`](leasehold_runtime::LostReason::NotOwner). It never takes what the owner does not hold. One
     /// round trip.
     ///
     /// # Errors

@@ -313,8 +313,7 @@ impl Semaphore {
     }
 
     /// Goes on with the permits of this owner, in this process: all that are live become this one, with their weights
-    /// together; guards that others still have report [`NotOwner`](leasehold_runtime::LostReason::NotOwner) (or `Expired`,
-    /// where their own release overtakes that news). It never takes a
+    /// together; guards that others still have report [`NotOwner`](leasehold_runtime::LostReason::NotOwner). It never takes a
     /// permit that the owner does not hold. One round trip.
     ///
     /// ```no_run

@@ -54,6 +54,7 @@ impl Reference {
         self.add(id, Note { since_ms, token, owner: Some(owner), of: id }, deadline_ms);
         for entry in earlier {
             self.mark(Mark::Gone(entry));
+            self.mark(Mark::Adopted(entry));
             self.push(entry, Push::Adopted { id: entry });
         }
         self.gone.ends_ms = self.now_ms() + GONE_MS;

@@ -208,9 +208,10 @@ pub(crate) fn snapshot(world: &World, found: &Found) -> Result<Snapshot, String>
     }
     snapshot.timeouts = timeouts(world, found, &mut snapshot.last_ticket)?;
     for (mark, until) in &found.gone {
-        let mark = match mark.strip_prefix("forced|") {
-            Some(forced) => Mark::Forced(id_of(world, forced)?),
-            None => Mark::Gone(id_of(world, mark)?),
+        let mark = match mark.split_once('|') {
+            Some(("forced", id)) => Mark::Forced(id_of(world, id)?),
+            Some(("adopted", id)) => Mark::Adopted(id_of(world, id)?),
+            Some(_) | None => Mark::Gone(id_of(world, mark)?),
         };
         snapshot.gone.insert(mark, *until);
     }

@@ -154,7 +154,7 @@ fn joining_from_the_queue(scene: &Scene) -> Vec<usize> {
 fn cancelled(scene: &Scene) -> Vec<usize> {
     let id = |mark: Mark| match mark {
         Mark::Gone(id) => Some(id),
-        Mark::Forced(_) => None,
+        Mark::Forced(_) | Mark::Adopted(_) => None,
     };
     let ids = scene.reference.snapshot().gone.into_keys().filter_map(id);
     ids.filter(|id| *id < ACQUIRED).collect()

@@ -304,9 +304,11 @@ impl Reference {
     }
 
     pub(super) fn why_not_held(&self, id: usize) -> &'static str {
-        match self.gone.of.contains_key(&Mark::Forced(id)) {
-            true => "forced",
-            false => "absent",
+        let marked = |mark| self.gone.of.contains_key(&mark);
+        match (marked(Mark::Forced(id)), marked(Mark::Adopted(id))) {
+            (true, _) => "forced",
+            (false, true) => "other holder",
+            (false, false) => "absent",
         }
     }
 

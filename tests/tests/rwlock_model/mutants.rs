@@ -81,8 +81,13 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ),
     (
         "a forced end is not told apart",
-        "return redis.call('ZSCORE', gone, 'forced|' .. id) and 2 or 0",
-        "return 0"
+        "return (marks[1] and 2) or (marks[2] and 1) or 0\nend",
+        "return marks[2] and 1 or 0\nend"
+    ),
+    (
+        "an adopted end is not told apart",
+        "return (marks[1] and 2) or (marks[2] and 1) or 0\nend",
+        "return marks[1] and 2 or 0\nend"
     ),
     (
         "a waiter is told of any holder",
@@ -289,8 +294,8 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ("adopt leaves the earlier holds", "  remove(earlier)\n", ""),
     (
         "adopt forgets the earlier holds",
-        "    redis.call('ZADD', gone, text(now_ms + 60000), entry)\n",
-        ""
+        "gone, kept_until, entry, kept_until, 'adopted|' .. entry)",
+        "gone, kept_until, 'adopted|' .. entry)"
     ),
     ("adopt does not tell", "if inbox then redis.pcall('PUBLISH', inbox, uuid .. ' 3') end", ""),
     (

@@ -69,6 +69,7 @@ pub(crate) struct Note {
 pub(crate) enum Mark {
     Gone(usize),
     Forced(usize),
+    Adopted(usize),
 }
 
 /// A collection that ends as a whole.

@@ -270,6 +270,7 @@ pub(crate) fn mark_name(world: &World, mark: Mark) -> String {
         Mark::Gone((false, id)) => world.id(id),
         Mark::Gone((true, owner)) => owner_name(owner),
         Mark::Forced(id) => format!("forced|{}", world.id(id)),
+        Mark::Adopted(id) => format!("adopted|{}", world.id(id)),
         Mark::Merged(kept, merged) => format!("merged|{}|{}", world.id(kept), world.id(merged)),
     }
 }

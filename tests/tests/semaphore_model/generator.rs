@@ -160,7 +160,7 @@ fn changed(reference: &Reference) -> Vec<usize> {
 fn cancelled(reference: &Reference) -> Vec<usize> {
     let id = |mark: &Mark| match mark {
         Mark::Gone((false, id)) => Some(*id),
-        Mark::Gone(_) | Mark::Forced(_) | Mark::Merged(..) => None,
+        Mark::Gone(_) | Mark::Forced(_) | Mark::Adopted(_) | Mark::Merged(..) => None,
     };
     reference.gone.of.keys().filter_map(id).collect()
 }
@@ -340,7 +340,7 @@ fn force(scene: &Scene) -> BoxedStrategy<Step> {
     let as_held = live.iter().map(|member| Member::held(member.id)).collect();
     let ended = scene.reference.gone.of.keys().filter_map(|mark| match mark {
         Mark::Forced(id) => Some(Member::held(*id)),
-        Mark::Gone(_) | Mark::Merged(..) => None,
+        Mark::Gone(_) | Mark::Adopted(_) | Mark::Merged(..) => None,
     });
     let lists = [(5, live), (2, as_held), (2, ended.collect::<Vec<_>>())];
     let known = lists.into_iter().filter(|(_, members)| !members.is_empty());

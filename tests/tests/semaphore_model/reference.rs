@@ -54,6 +54,7 @@ pub(crate) struct Permit {
 pub(crate) enum Mark {
     Gone(Gone),
     Forced(usize),
+    Adopted(usize),
     /// The first one stayed, the second one became a part of it.
     Merged(usize, usize),
 }

@@ -1,8 +1,8 @@
 -- Renewing holds of which there may be many. Needs: clock, queue, shares and its kind; locals holds, notes, gone, which
 -- change with the element.
 local function why(id)
-  local forced = redis.pcall('ZSCORE', gone, 'forced|' .. id)
-  return forced and not forced.err and 2 or 0
+  local marks = redis.pcall('ZMSCORE', gone, 'forced|' .. id, 'adopted|' .. id)
+  return (marks[1] and 2) or (marks[2] and 1) or 0 -- an error has neither
 end
 
 local function renew(id, lease_ms)

@@ -147,7 +147,8 @@ local function who_holds(waiting)
   return since, note
 end
 
--- Why an id is not held: 0 absent, 2 forced away (the mark stays a minute).
+-- Why an id is not held: 0 absent, 1 adopted by another, 2 forced away (the marks stay a minute).
 local function why_not_held(id)
-  return redis.call('ZSCORE', gone, 'forced|' .. id) and 2 or 0
+  local marks = redis.call('ZMSCORE', gone, 'forced|' .. id, 'adopted|' .. id)
+  return (marks[1] and 2) or (marks[2] and 1) or 0
 end

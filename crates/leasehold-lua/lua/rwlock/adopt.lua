@@ -46,8 +46,10 @@ if not holds_id(id) then
   add(id, first, minted, owner, note, latest)
   -- The earlier guards are told; a message that is lost, or may not be sent, is made good by their next renewal. I6: a late
   -- copy of what made them finds the mark. It would join as an entry that nobody has, or take the hold from a later heir.
+  -- Their own release, where it overtakes the news, finds the other mark.
+  local kept_until = text(now_ms + 60000)
   for _, entry in ipairs(earlier) do
-    redis.call('ZADD', gone, text(now_ms + 60000), entry)
+    redis.call('ZADD', gone, kept_until, entry, kept_until, 'adopted|' .. entry)
     local uuid, _, _, inbox = split_id(entry)
     if inbox then redis.pcall('PUBLISH', inbox, uuid .. ' 3') end
   end

@@ -18,7 +18,7 @@ ARGV[6]  fence_ms  number: how long the token key is kept
 ARGV[7]  floor     number: highest token this client has seen
 
 returns {1, again, token, left_ms, now_us}   the new one holds, now or since an earlier copy of this call
-returns {0, again, why}                      the old one did not hold: 0 absent, 2 forced away
+returns {0, again, why}                      the old one did not hold: 0 absent, 1 adopted by another, 2 forced away
 returns {2}                                  somebody else holds; nothing was changed
 returns {4}                                  the new one was cancelled before this call arrived; nothing was changed
 ]]

@@ -5,7 +5,7 @@ foreign, does not touch the others. Never creates, never shortens (I4).
 KEYS[1…]  keys      three an element: holds (zset), gone (zset), notes (hash)
 ARGV[1…]  elements  two an element: id, lease_ms
 
-returns {now_us, code, value, …}   an element: 1, left_ms renewed; 0, why not held (0 absent, 2 forced away); 3, error text
+returns {now_us, code, value, …}   an element: 1, left_ms renewed; 0, why not held (0 absent, 1 adopted by another, 2 forced away); 3, error text
 ]]
 local keys, elements = KEYS, ARGV
 local holds, gone, notes

@@ -24,11 +24,12 @@ local id, owner, note, lease_ms, mark_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(A
 --#include semaphore
 
 -- The earlier one leaves; its guard is told. A message that is lost, or may not be sent, is made good by its next
--- renewal. A late copy of its acquire finds the mark.
+-- renewal. A late copy of its acquire finds the one mark, its own release the other.
 local function replaced(entry)
   redis.call('ZREM', holds, entry, '=' .. entry)
   redis.call('HDEL', notes, entry)
-  redis.call('ZADD', gone, text(now_ms + mark_ms), entry)
+  local kept_until = text(now_ms + mark_ms)
+  redis.call('ZADD', gone, kept_until, entry, kept_until, 'adopted|' .. entry)
   redis.call('PEXPIRE', gone, mark_ms)
   local uuid, _, _, inbox = split_id(entry)
   if inbox then redis.pcall('PUBLISH', inbox, uuid .. ' 3') end

@@ -10,7 +10,7 @@ ARGV[2]  merged   text: id of the hold that becomes a part of it
 ARGV[3]  mark_ms  number: how long the end of that one is remembered
 
 returns {1, weight, left_ms, now_us}   merged, now or by an earlier copy of this call
-returns {0, which, why, now_us}        not held: 1 the kept one, 2 the other, 3 both after an earlier copy; 0 absent, 2 forced away
+returns {0, which, why, now_us}        not held: 1 the kept one, 2 the other, 3 both after an earlier copy; 0 absent, 1 adopted by another, 2 forced away
 ]]
 local holds, gone, notes = KEYS[1], KEYS[2], KEYS[3]
 local kept, merged, mark_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])

@@ -14,7 +14,7 @@ ARGV[4]   grant_ms     number: lease of a pushed grant
 
 returns {1, again}                                  released
 returns {4, again, position, left_ms, since_ms, note, now_us}  left the queue; who holds meanwhile
-returns {0, again, why}                             not held: 0 absent, 2 forced away
+returns {0, again, why}                             not held: 0 absent, 1 adopted by another, 2 forced away
 ]]
 local holds, queue, timeouts, gone, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local id, late, at_least_ms, grant_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]

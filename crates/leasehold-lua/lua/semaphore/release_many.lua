@@ -10,7 +10,7 @@ KEYS[5]   notes     hash: id -> since, token, owner, note
 ARGV[1]   grant_ms  number: lease of a pushed grant
 ARGV[2…]  elements  three an element: acquisition id or owner, late (1 = an acquire may still arrive), at_least_ms
 
-returns {again, answer…}   an answer an element: {1} released, {0, why} not held (0 absent, 2 forced away)
+returns {again, answer…}   an answer an element: {1} released, {0, why} not held (0 absent, 1 adopted by another, 2 forced away)
 ]]
 local holds, queue, timeouts, gone, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local grant_ms, elements = tonumber(ARGV[1]), ARGV

@@ -11,7 +11,7 @@ ARGV[3]  owner  text: whose the new hold is
 ARGV[4]  note   text: description of its holder, opaque here
 
 returns {1, left_ms, now_us}   split, now or by an earlier copy of this call
-returns {0, why, now_us}       the old one is not held: 0 absent, 2 forced away
+returns {0, why, now_us}       the old one is not held: 0 absent, 1 adopted by another, 2 forced away
 returns {2, weight, now_us}    nothing would be left of it; it has this weight
 returns {4, now_us}            cancelled before this call arrived, or ended since
 ]]

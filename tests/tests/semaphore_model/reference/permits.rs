@@ -292,6 +292,7 @@ impl Reference {
                 self.holds.of.permits.remove(&Member::held(entry));
                 self.notes.of.of.remove(&Member::held(entry));
                 self.mark_for_a_minute((false, entry));
+                self.mark(Mark::Adopted(entry));
                 self.push(entry, Push::Adopted { id: entry });
             }
             self.keep_entries(owner);
@@ -301,9 +302,11 @@ impl Reference {
     }
 
     pub(super) fn why_not_held(&self, id: usize) -> &'static str {
-        match self.gone.of.contains_key(&Mark::Forced(id)) {
-            true => "forced",
-            false => "absent",
+        let marked = |mark| self.gone.of.contains_key(&mark);
+        match (marked(Mark::Forced(id)), marked(Mark::Adopted(id))) {
+            (true, _) => "forced",
+            (false, true) => "other holder",
+            (false, false) => "absent",
         }
     }
 
