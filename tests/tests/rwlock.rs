@@ -6,7 +6,7 @@ use leasehold_rwlock::{
     AcquireError, LostReason, Options, ReleaseError, RwLock, Session, UpgradeError,
 };
 use leasehold_tests::scene::{keys_left, session};
-use leasehold_tests::{Server, eventually};
+use leasehold_tests::{FaultProxy, Server, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -169,4 +169,43 @@ async fn what_an_owner_reads_or_writes_goes_on_elsewhere() {
     let reading = theirs.adopt_read(&owner).await.unwrap();
     reading.release().await.unwrap();
     assert!(!ours.is_locked().await.unwrap());
+}
+
+/// The least length of a writer's hold keeps others out although its owner reads on and leaves the read last.
+#[tokio::test]
+async fn a_writer_that_leaves_before_its_own_reader_cools_down() {
+    let server = Server::start();
+    let (one, two) = (session(&server.url()).await, session(&server.url()).await);
+    let paced = Options::default().hold_at_least(60 * SECOND);
+    let ours = RwLock::new(&one, "a", paced).unwrap();
+    let theirs = lock(&two, "a");
+    let writing = ours.write().acquire().await.unwrap();
+    let owner = writing.owner().clone();
+    let reading = lock(&one, "a").read().by(&owner).acquire().await.unwrap();
+    writing.release().await.unwrap();
+    assert!(theirs.read().try_acquire().await.unwrap().is_none());
+    // It does not wait for itself.
+    let again = ours.write().by(&owner).try_acquire().await.unwrap().expect("its own");
+    again.release().await.unwrap();
+    reading.release().await.unwrap();
+    assert!(theirs.read().try_acquire().await.unwrap().is_none());
+    assert!(theirs.write().try_acquire().await.unwrap().is_none());
+    assert_eq!(theirs.holders().await.unwrap().writers.len(), 1, "one cool-down for an owner");
+    assert_eq!(theirs.force_release_writers().await.unwrap().len(), 1);
+    assert!(theirs.read().try_acquire().await.unwrap().is_some());
+}
+
+/// The earlier guard's own release is told so where it overtakes the news.
+#[tokio::test]
+async fn who_was_adopted_hears_so_from_its_release() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(&server);
+    let (one, two) = (session(proxy.url()).await, session(&server.url()).await);
+    let (ours, theirs) = (lock(&one, "a"), lock(&two, "a"));
+    let reading = ours.read().acquire().await.unwrap();
+    proxy.drop_pushes(true);
+    let adopted = theirs.adopt_read(reading.owner()).await.unwrap();
+    let Err(ReleaseError::Lost(lost)) = reading.release().await else { panic!("it is lost") };
+    assert_eq!(lost.reason, LostReason::NotOwner);
+    adopted.release().await.unwrap();
 }

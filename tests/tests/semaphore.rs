@@ -300,6 +300,20 @@ async fn permits_that_are_released_early_cool_down() {
     assert_eq!(seen(&semaphore).await, (3, 0, 0));
 }
 
+/// An operator saw who held; by then it cools down, and that ends too, as a mutex's does.
+#[tokio::test]
+async fn a_permit_that_cools_down_since_it_was_listed_is_ended_by_force() {
+    let server = Server::start();
+    let session = session(&server.url()).await;
+    let semaphore = semaphore(&session, 3, Options::default().hold_at_least(60 * SECOND));
+    let permit = semaphore.many(2).acquire().await.unwrap();
+    let listed = semaphore.holders().await.unwrap();
+    permit.release().await.unwrap();
+    assert_eq!(seen(&semaphore).await, (3, 2, 0));
+    assert!(semaphore.force_release(&listed[0].holder).await.unwrap());
+    assert_eq!(seen(&semaphore).await, (3, 0, 0));
+}
+
 #[tokio::test]
 async fn many_are_released_together_and_each_has_a_verdict() {
     let server = Server::start();
