@@ -5,9 +5,9 @@
 //! first. The model's clock is the server's: each answer or push says when its script ran, and the steps keep clear of
 //! deadlines, so nothing here depends on how fast the machine is.
 
-#[path = "scripts_model/answer.rs"]
+#[path = "models/answer.rs"]
 mod answer;
-#[path = "scripts_model/bench.rs"]
+#[path = "models/bench.rs"]
 mod bench;
 #[path = "scripts_model/claims.rs"]
 mod claims;
@@ -15,59 +15,60 @@ mod claims;
 mod decode;
 #[path = "scripts_model/generator.rs"]
 mod generator;
+#[path = "scripts_model/model.rs"]
+mod model;
 #[path = "scripts_model/mutants.rs"]
 mod mutants;
+#[path = "models/names.rs"]
+mod names;
 #[path = "scripts_model/reference.rs"]
 mod reference;
+#[path = "models/replies.rs"]
+mod replies;
 #[path = "scripts_model/request.rs"]
 mod request;
-#[path = "scripts_model/runner.rs"]
+#[path = "models/runner.rs"]
 mod runner;
+#[path = "scripts_model/snapshot.rs"]
+mod snapshot;
 
-use bench::Bench;
+use std::collections::BTreeMap;
+
+use bench::{Bench, Change, Setup};
+use leasehold_lua::{fair, mutex};
+use model::Exclusive;
 use mutants::MUTANTS;
-use runner::run;
+
+/// The key of the holds is a hash.
+type Holds = BTreeMap<String, String>;
 
 /// In full 2 560 cases of 50 steps, else a tenth.
 const CASES: u32 = 2_560;
-/// A mutant must be caught within so many cases, counted from one seed that is always the same.
-const MUTANT_CASES: u32 = 1_024;
-const MUTANT_SEED: u64 = 1;
+/// A mutant must be caught within so many cases.
+const MUTANT_CASES: usize = 1_024;
 
-/// The seed of the first case: given, or a new one each run.
-fn seed() -> u64 {
-    match std::env::var("LEASEHOLD_SEED") {
-        Ok(seed) => seed.parse().expect("LEASEHOLD_SEED is a number"),
-        Err(_) => uuid::Uuid::new_v4().as_u64_pair().0,
-    }
+/// As the generator's small bounds are.
+const SMALL_BOUNDS: &[Change] = &[
+    Change { from: "local MOST_DEAD, MOST_GRANTS = 32", to: "local MOST_DEAD, MOST_GRANTS = 2" },
+    Change { from: "local MOST_ENTRIES = 64", to: "local MOST_ENTRIES = 2" },
+];
+
+fn bench() -> Bench {
+    let scripts = [&mutex::scripts()[..], &fair::scripts()].concat();
+    Bench::start(Setup { kind: "mutex", scripts, small_bounds: SMALL_BOUNDS })
 }
+
+/// Mutants are tried on these cases first: together they catch all of them.
+const FIRST: &[usize] = &[0, 3, 5, 9, 19, 6, 7, 8, 14, 16, 21, 28, 37, 43, 108, 215, 314];
 
 #[test]
 fn scripts_do_what_the_model_does() {
-    let cases = leasehold_tests::rounds(CASES);
-    let (tally, failure) = run(&mut Bench::start(None), seed(), cases, true);
-    if let Some(failure) = failure {
-        panic!("seed {}: {}\n{}", failure.seed, failure.why, failure.steps);
-    }
-    println!("{tally:?}");
-    assert_eq!(tally.cases, cases);
-    assert!(tally.left * 20 <= cases, "too many cases left: {tally:?}");
+    runner::agree::<Exclusive>(&mut bench(), leasehold_tests::rounds(CASES));
 }
 
 /// The negative control: every mutant of the scripts is told from the real ones.
 #[test]
 fn every_mutant_of_the_scripts_is_caught() {
-    let mut bench = Bench::start(None);
-    let mut survivors = Vec::new();
-    for mutant in MUTANTS {
-        bench.change(Some(mutant.change));
-        match run(&mut bench, MUTANT_SEED, MUTANT_CASES, false) {
-            (tally, Some(failure)) => {
-                let why = failure.why.chars().take(150).collect::<String>();
-                println!("{} (case {}): {why}", mutant.name, tally.cases);
-            }
-            (_, None) => survivors.push(mutant.name),
-        }
-    }
+    let survivors = runner::survivors::<Exclusive>(bench, MUTANTS, MUTANT_CASES, FIRST);
     assert!(survivors.is_empty(), "not caught: {survivors:?}");
 }

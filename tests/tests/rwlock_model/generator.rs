@@ -145,6 +145,24 @@ fn joining(scene: &Scene) -> Vec<usize> {
     acquired(|id| !scene.reference.holds(id) && owners.contains(&scene.owner_of(id)))
 }
 
+/// Writing while its owner has another hold.
+fn writing_beside(scene: &Scene) -> Vec<usize> {
+    let owners: Vec<_> = holding(scene).into_iter().map(|id| scene.owner_of(id)).collect();
+    let beside = |id: &usize| owners.iter().filter(|one| **one == scene.owner_of(*id)).count() > 1;
+    let writes = |id: &usize| scene.reference.world.writes(*id);
+    holding(scene).into_iter().filter(writes).filter(beside).collect()
+}
+
+/// Their owner holds, and cools down from writing.
+fn writing_again(scene: &Scene) -> Vec<usize> {
+    let cools = (0..ACQUIRED + HEIRS).any(|id| writes_and_cools(scene, id));
+    joining(scene).into_iter().filter(|id| cools && scene.reference.world.writes(*id)).collect()
+}
+
+fn writes_and_cools(scene: &Scene, id: usize) -> bool {
+    scene.reference.world.writes(id) && scene.reference.cools(id)
+}
+
 fn joining_from_the_queue(scene: &Scene) -> Vec<usize> {
     let waiting = scene.reference.queue.ids();
     joining(scene).into_iter().filter(|id| waiting.contains(id)).collect()
@@ -195,6 +213,7 @@ fn acquire(scene: &Scene) -> BoxedStrategy<Step> {
         (4, undescribed(scene)),
         (3, cancelled(scene)),
         (5, joining(scene)),
+        (8, writing_again(scene)),
         // A late copy.
         (3, acquired(|id| scene.reference.cools(id))),
         (4, joining_from_the_queue(scene)),
@@ -246,11 +265,12 @@ fn release(scene: &Scene) -> BoxedStrategy<Step> {
         (4, scene.reference.ended_ids()),
         (3, undescribed(scene)),
         (3, acquired(|id| scene.reference.cools(id))),
+        (5, writing_beside(scene)),
         // Cancelled before its acquire arrives, or before an exchange does.
         (2, fresh(scene)),
         (1, heirs(|_| true)),
     ]);
-    let at_least = prop_oneof![3 => Just(AT_LEAST_MS[0]), 1 => select(AT_LEAST_MS.to_vec())];
+    let at_least = prop_oneof![1 => Just(AT_LEAST_MS[0]), 1 => select(AT_LEAST_MS.to_vec())];
     let late = prop::bool::weighted(if scene.reference.world.calm { 0.03 } else { 0.4 });
     (id, late, at_least, floor())
         .prop_map(|(id, late, at_least_ms, floor)| Step::Release { id, late, at_least_ms, floor })

@@ -3,13 +3,13 @@
 
 use leasehold_lua::{Call, Keys};
 
-use super::answer::Snapshot;
 use super::bench::{Key, Seen};
 use super::claims::{Claims, Heard};
 use super::decode;
 use super::reference::{Member, Reference};
 use super::request::{Request, Scene, Step};
 use super::runner::{Action, Model};
+use super::snapshot::Snapshot;
 
 #[derive(Clone, Debug)]
 pub(crate) struct ReadWrite {
@@ -134,8 +134,10 @@ impl ReadWrite {
             Member::Id(_) | Member::Writing => None,
         };
         let longer_ms = found.holds.iter().find_map(counts_from_now);
-        let later = longer_ms.map(|ms| ms * 1_000).or(later);
-        let at_us = seen.before_us + later.unwrap_or(0);
+        let at_us = match longer_ms {
+            Some(ms) => (seen.before_us / 1_000 + ms) * 1_000,
+            None => seen.before_us + later.unwrap_or(0),
+        };
         if at_us <= seen.called_us { at_us } else { seen.before_us }
     }
 
@@ -208,7 +210,7 @@ impl ReadWrite {
         Ok(())
     }
 
-    /// I21, where the script settled and did not ask to be called again.
+    /// I21, where the script settled and did not ask to be called again: see [`Model::see`].
     fn nobody_is_forgotten(&self, keys: &Snapshot, now_ms: u64) -> Result<(), String> {
         let Some((_, head)) = keys.queue.first() else { return Ok(()) };
         let world = &self.scene.reference.world;

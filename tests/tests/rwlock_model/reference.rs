@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::answer::{Answer, Snapshot};
+use super::answer::Answer;
 use super::bench::{INBOXES, Key};
 use super::request::{AT_LEAST_MS, Request, World};
+use super::snapshot::Snapshot;
 
 mod changes;
 mod holds;
@@ -340,10 +341,7 @@ impl Reference {
         } else if let Some(position) = self.queue.position(id) {
             let answer = Answer::new("left").exact(position as u64).about(self.left_ms());
             self.leave(id);
-            match self.who_holds(id) {
-                Some(note) => answer.exact(note.of as u64).exact(note.since_ms),
-                None => answer.and("nobody"),
-            }
+            answer.holders(self.who_holds(id).map(|note| (note.of, note.since_ms)))
         } else {
             Answer::new("not held").and(self.why_not_held(id))
         };

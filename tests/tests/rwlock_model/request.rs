@@ -6,6 +6,7 @@ use leasehold_lua::wire::acquisition_id;
 use leasehold_lua::{Acquisition, Call, Keys, Mode, Settings, Share, Terms, mutex, rwlock};
 
 use super::bench::{Key, channel};
+use super::names::{note, number_of, owner_name, uuid};
 use super::reference::{CHECK_MS, GRANT_MS, Member, Reference};
 use super::runner::{Action, CLEAR_AFTER_MS};
 
@@ -57,24 +58,6 @@ impl World {
     pub(crate) fn writes(&self, number: usize) -> bool {
         self.acquisitions[number].writes
     }
-}
-
-pub(crate) fn uuid(number: usize) -> String {
-    format!("a{number:02}")
-}
-
-/// The number of an acquisition from its uuid, or from an id, which begins with it.
-pub(crate) fn number_of(uuid: &str) -> usize {
-    uuid.get(1..3).and_then(|digits| digits.parse().ok()).expect("an id of this test")
-}
-
-pub(crate) fn owner_name(owner: usize) -> String {
-    format!("owner {owner}")
-}
-
-/// Opaque to the scripts, with the byte that separates their fields.
-pub(crate) fn note(number: usize) -> String {
-    format!("{}|note", uuid(number))
 }
 
 /// A call, as a client makes it.

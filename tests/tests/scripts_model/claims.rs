@@ -6,8 +6,8 @@ use leasehold_lua::Reply;
 use leasehold_lua::mutex::AdoptReply;
 use leasehold_lua::reply::{AcquireReply, CheckAnswer, CheckReply, ForceReply, RenewReply};
 
-use super::bench::Seen;
-use super::reference::{Key, Push};
+use super::bench::Key;
+use super::reference::Push;
 use super::request::{Request, World};
 
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ struct Claim {
 }
 
 /// The holds that clients count on, by the server's clock.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Claims {
     live: BTreeMap<usize, Claim>,
     /// Claims that ended by time while the server kept the entry for other entries' sake. Only a clock that goes back
@@ -35,7 +35,7 @@ impl Claims {
         match key {
             Key::Holds => self.end_all(|_| true),
             Key::Token => self.tokens_lost = true,
-            Key::Queue | Key::Timeouts | Key::Gone => {}
+            Key::Queue | Key::Timeouts | Key::Gone | Key::Notes => {}
         }
     }
 
@@ -71,18 +71,15 @@ impl Claims {
         &mut self,
         world: &World,
         request: &Request,
-        seen: &Seen,
-        at_us: u64,
+        heard: (&Reply, &[(usize, Push)]),
+        now_ms: u64,
         slack_ms: u64,
     ) -> Result<(), String> {
-        let now_ms = at_us / 1_000;
         self.at(now_ms);
         let owner = |id: usize| world.acquisitions[id].owner;
-        let mut granted = Vec::new();
-        if let Some((_, reply)) = &seen.answer {
-            granted = self.answered(world, request, reply, now_ms, slack_ms)?;
-        }
-        for (_, push) in &seen.pushes {
+        let (reply, pushes) = heard;
+        let mut granted = self.answered(world, request, reply, now_ms, slack_ms)?;
+        for (_, push) in pushes {
             match push {
                 Push::Granted { id, token, lease_ms } => {
                     granted.push((*id, owner(*id), *token, *lease_ms));

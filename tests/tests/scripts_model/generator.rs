@@ -5,8 +5,11 @@ use proptest::sample::{select, subsequence};
 use proptest::strategy::Union;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::reference::{INBOXES, KEYS, Mark};
-use super::request::{AT_LEAST_MS, Action, Attempt, Floor, Named, Scene, Step, Ticket, World};
+use super::bench::{INBOXES, KEYS, Key};
+use super::model::Exclusive;
+use super::reference::Mark;
+use super::request::{AT_LEAST_MS, Attempt, Floor, Named, Scene, Step, Ticket, World};
+use super::runner::{Action, Model, clearance_ms};
 
 /// No more than `max_waiters` looks at (16), so that the model need not guess which.
 const ACQUISITIONS: usize = 16;
@@ -17,15 +20,11 @@ const STEP_US: u64 = 1_000;
 /// An acquisition of its own owner has this much added to its number as owner.
 const OWN: usize = 100;
 
-/// Runs the reference model on a virtual clock while it chooses the steps.
-#[derive(Debug)]
-pub(crate) struct Generator;
-
-impl ReferenceStateMachine for Generator {
-    type State = Scene;
+impl ReferenceStateMachine for Exclusive {
+    type State = Self;
     type Transition = Step;
 
-    fn init_state() -> BoxedStrategy<Scene> {
+    fn init_state() -> BoxedStrategy<Self> {
         let attempt = (
             select(vec![1_000, 2_000, 3_000, 5_000, 8_000, 30_000, 30_000]),
             prop_oneof![2 => Just(None), 3 => (0..2_usize).prop_map(Some)],
@@ -49,10 +48,11 @@ impl ReferenceStateMachine for Generator {
             most_heads: if small_bounds { 2 } else { 32 },
             most_entries: if small_bounds { 2 } else { 64 },
         });
-        world.prop_map(|world| Scene::new(world, START_US)).boxed()
+        world.prop_map(|world| Self::new(Scene::new(world, START_US))).boxed()
     }
 
-    fn transitions(scene: &Scene) -> BoxedStrategy<Step> {
+    fn transitions(model: &Self) -> BoxedStrategy<Step> {
+        let scene = &model.scene;
         let snapshot = scene.reference.snapshot();
         let ended = !ended(scene).is_empty();
         prop_oneof![
@@ -69,18 +69,20 @@ impl ReferenceStateMachine for Generator {
             8 => select(vec![100, 900, 2_100, 4_300, 11_000, 45_000, 61_000])
                 .prop_map(|ms| Step::Forward { ms }),
             if snapshot.owner.is_some() { 5 } else { 1 } => Just(Step::PastHold),
-            2 => select(vec![1_500, 3_000]).prop_map(|ms| Step::Back { ms }),
+            if snapshot.entries.is_empty() { 2 } else { 5 } => select(vec![1_500, 3_000])
+                .prop_map(|ms| Step::Back { ms }),
             5 => (0..INBOXES, prop::bool::weighted(0.6))
                 .prop_map(|(inbox, alive)| Step::Inbox { inbox, alive }),
-            2 => select(KEYS.to_vec()).prop_map(|key| Step::Lose { key }),
+            2 => select(keys()).prop_map(|key| Step::Lose { key }),
             1 => Just(Step::FlushScripts),
         ]
         .boxed()
     }
 
-    fn apply(mut scene: Scene, step: &Step) -> Scene {
-        let now_us = scene.reference.now_us + STEP_US;
-        let now_us = now_us + scene.clearance_ms(now_us / 1_000) * 1_000;
+    fn apply(mut model: Self, step: &Step) -> Self {
+        let now_us = model.scene.reference.now_us + STEP_US;
+        let now_us = now_us + clearance_ms(model.deadlines_ms(), now_us / 1_000) * 1_000;
+        let scene = &mut model.scene;
         scene.reference.at(now_us);
         match scene.action(step, now_us) {
             Action::Send(request) => {
@@ -92,8 +94,13 @@ impl ReferenceStateMachine for Generator {
             Action::Lose(key) => scene.reference.lose(key),
             Action::FlushScripts => {}
         }
-        scene
+        model
     }
+}
+
+/// Those that a mutex has.
+fn keys() -> Vec<Key> {
+    KEYS.into_iter().filter(|key| *key != Key::Notes).collect()
 }
 
 fn any_id() -> impl Strategy<Value = usize> {

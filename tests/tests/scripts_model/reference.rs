@@ -5,30 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::answer::{Answer, Snapshot};
+use super::answer::Answer;
+use super::bench::{INBOXES, Key};
 use super::request::{AT_LEAST_MS, Request, World};
+use super::snapshot::Snapshot;
 
 mod state;
 
 const GONE_MS: u64 = 60_000;
 pub(crate) const CHECK_MS: u64 = 1_000;
 pub(crate) const GRANT_MS: u64 = 2_000;
-/// How many inboxes (processes) there are.
-pub(crate) const INBOXES: usize = 3;
-
-/// A key of the object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Key {
-    Holds,
-    Queue,
-    Timeouts,
-    Token,
-    Gone,
-}
-
-/// In the order of [`Snapshot::ends_ms`].
-pub(crate) const KEYS: [Key; 5] = [Key::Holds, Key::Queue, Key::Timeouts, Key::Token, Key::Gone];
-
 /// A push to an inbox, without its time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Push {
@@ -173,6 +159,7 @@ impl Reference {
             Key::Timeouts => self.clear_timeouts(),
             Key::Token => self.token = None,
             Key::Gone => self.gone = Ending::default(),
+            Key::Notes => {}
         }
     }
 
@@ -431,8 +418,13 @@ impl Reference {
                 self.timeouts.ends_ms,
                 token.map_or(0, |token| token.ends_ms),
                 self.gone.ends_ms,
+                0,
             ],
         }
+    }
+
+    pub(crate) fn last_token(&self) -> Option<u64> {
+        self.token.as_ref().map(|token| token.of)
     }
 
     /// Takes over what was compared with a margin, so that margins do not add up; after the queue was lost alone, also

@@ -2,18 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use leasehold_lua::Share;
 use leasehold_lua::wire::acquisition_id;
+use leasehold_lua::{Acquisition, Call, Keys, Mode, Settings, Share, Terms, fair, mutex};
 
-use super::reference::{INBOXES, Key, Reference};
+use super::bench::{Key, channel};
+use super::names::{note, number_of, owner_name, uuid};
+use super::reference::{CHECK_MS, GRANT_MS, Reference};
+use super::runner::{Action, CLEAR_AFTER_MS};
 
 /// The values of `hold_at_least` that releases carry.
 pub(crate) const AT_LEAST_MS: [u64; 3] = [0, 2_000, 4_000];
-/// No request runs so shortly before a deadline: more than a call takes on a loaded machine.
-const CLEAR_BEFORE_MS: u64 = 300;
-/// No request runs so shortly after one: the server's own clock of expiry may be a little behind.
-const CLEAR_AFTER_MS: u64 = 10;
-
 /// One acquisition; its number is its place in the world.
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
@@ -45,28 +43,6 @@ impl World {
             channel(attempt.inbox).as_bytes(),
         )
     }
-}
-
-pub(crate) fn uuid(number: usize) -> String {
-    format!("a{number:02}")
-}
-
-/// The number of an acquisition from its uuid, or from an id, which begins with it.
-pub(crate) fn number_of(uuid: &str) -> usize {
-    uuid.get(1..3).and_then(|digits| digits.parse().ok()).expect("an id of this test")
-}
-
-pub(crate) fn channel(inbox: usize) -> String {
-    format!("inbox|{inbox}")
-}
-
-pub(crate) fn owner_name(owner: usize) -> String {
-    format!("owner {owner}")
-}
-
-/// Opaque to the scripts, with the byte that separates their fields.
-pub(crate) fn note(number: usize) -> String {
-    format!("{}|note", uuid(number))
 }
 
 /// A call, as a client makes it.
@@ -134,6 +110,61 @@ impl Request {
             Self::Force { .. } | Self::Cancel { .. } | Self::Inspect | Self::Queue { .. } => vec![],
         }
     }
+
+    /// As the encoders make it.
+    pub(crate) fn call(&self, world: &World, keys: &Keys) -> Call {
+        let terms = Terms {
+            wait_ms: world.wait_ms,
+            check_ms: CHECK_MS,
+            grant_ms: GRANT_MS,
+            fence_ms: world.fence_ms,
+            floor: self.floor(),
+        };
+        let text = |id: usize, owner: usize| (world.id(id), owner_name(owner), note(id));
+        let own = |id: usize| text(id, world.acquisitions[id].owner);
+        let (verbs, none) = (&mutex::VERBS, Settings::default());
+        match self {
+            Self::Acquire { id, queues, max_waiters, .. } => {
+                let wait = Mode::Wait { max_waiters: *max_waiters };
+                let mode = if *queues { wait } else { Mode::Try };
+                verbs.acquire(keys, &none, acquisition(world, *id, &own(*id)), mode, terms)
+            }
+            Self::Check { waiting, .. } => {
+                let texts: Vec<_> =
+                    waiting.iter().map(|(id, ticket)| (*id, own(*id), *ticket)).collect();
+                let waiting =
+                    texts.iter().map(|(id, text, ticket)| (acquisition(world, *id, text), *ticket));
+                verbs.check(keys, &none, waiting, terms)
+            }
+            Self::Renew { elements } => {
+                let mut calls =
+                    elements.iter().map(|(id, ms)| verbs.renew(keys, &world.id(*id), *ms));
+                let mut call = calls.next().expect("at least one");
+                calls.for_each(|other| call.join(other));
+                call
+            }
+            Self::Release { id, late, at_least_ms, .. } => {
+                verbs.release(keys, &world.id(*id), *late, *at_least_ms, terms)
+            }
+            Self::Adopt { id, owner } => {
+                mutex::adopt(keys, acquisition(world, *id, &text(*id, *owner)))
+            }
+            Self::Force { token, .. } => mutex::force_release(keys, *token, terms),
+            Self::Cancel { ticket, id, .. } => fair::cancel(keys, *ticket, &uuid(*id), terms),
+            Self::Inspect => mutex::inspect(keys),
+            Self::Queue { most } => mutex::queue(keys, *most),
+        }
+    }
+}
+
+fn acquisition<'a>(
+    world: &World,
+    id: usize,
+    (bytes, owner, note): &'a (Vec<u8>, String, String),
+) -> Acquisition<'a> {
+    debug_assert_eq!(number_of(note), id);
+    let lease_ms = world.acquisitions[id].lease_ms;
+    Acquisition { id: bytes, owner, note: note.as_bytes(), lease_ms }
 }
 
 /// The highest token that a client says it has seen.
@@ -220,20 +251,6 @@ pub(crate) enum Step {
     FlushScripts,
 }
 
-/// What a step is, once it is known what happened before.
-#[derive(Clone, Debug)]
-pub(crate) enum Action {
-    Send(Request),
-    /// Milliseconds.
-    Clock(i64),
-    Inbox {
-        inbox: usize,
-        alive: bool,
-    },
-    Lose(Key),
-    FlushScripts,
-}
-
 /// The reference model and what its clients were told.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
@@ -247,24 +264,10 @@ impl Scene {
     pub(crate) fn new(world: World, now_us: u64) -> Self {
         let tickets = vec![0; world.acquisitions.len()];
         let reference = Reference::new(world, now_us);
-        assert_eq!(reference.inboxes.len(), INBOXES);
         Self { reference, sent: BTreeSet::new(), tickets, tokens: BTreeSet::new() }
     }
 
-    /// How far the clock must go on so that nothing ends by itself while a request runs.
-    pub(crate) fn clearance_ms(&self, now_ms: u64) -> u64 {
-        let mut deadlines = self.reference.deadlines_ms();
-        deadlines.sort_unstable();
-        let mut clear = now_ms;
-        for deadline in deadlines {
-            if deadline + CLEAR_AFTER_MS > clear && deadline < clear + CLEAR_BEFORE_MS {
-                clear = deadline + CLEAR_AFTER_MS;
-            }
-        }
-        clear - now_ms
-    }
-
-    pub(crate) fn action(&self, step: &Step, now_us: u64) -> Action {
+    pub(crate) fn action(&self, step: &Step, now_us: u64) -> Action<Request> {
         let floor = |floor: &Floor| match floor {
             Floor::None => 0,
             Floor::Seen => self.tokens.last().copied().unwrap_or(0),

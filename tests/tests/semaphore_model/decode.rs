@@ -3,15 +3,17 @@
 use leasehold_lua::Reply;
 use leasehold_lua::holders::{Listed, forced};
 use leasehold_lua::mutex::QueueReply;
-use leasehold_lua::reply::{AcquireReply, CheckAnswer, CheckReply, ReleaseReply, RenewReply, Why};
+use leasehold_lua::reply::{AcquireReply, CheckReply, ReleaseReply, RenewReply};
 use leasehold_lua::semaphore::{self, Inspection, ManyReply, MergeReply, SplitReply};
 use leasehold_lua::wire::Push as Message;
 use leasehold_lua::{DecodeError, Share};
 
 use super::answer::Answer;
 use super::bench::Found;
+use super::names::{note, number_of, owner_name};
 use super::reference::{Mark, Note, Push, Reference};
-use super::request::{Member, Request, World, note, number_of, owner_name};
+use super::replies::{acquired, checked, id_in, queue, released, renewed, word};
+use super::request::{Member, Request, World};
 
 /// The pushes by inbox, sorted, and the moment that they were made.
 pub(crate) fn pushes(messages: &[(usize, Message)]) -> (Option<u64>, Vec<(usize, Push)>) {
@@ -42,11 +44,9 @@ type Read = Result<(Answer, Option<u64>), DecodeError>;
 /// The answer, and the server's clock where the answer has it.
 pub(crate) fn answer(request: &Request, reply: &Reply) -> Result<(Answer, Option<u64>), String> {
     let read = match request {
-        Request::Acquire { .. } => acquired(reply),
+        Request::Acquire { .. } => taken(reply),
         Request::Check { .. } => CheckReply::decode(reply).map(checked),
-        Request::Renew { .. } => {
-            RenewReply::decode(reply).map(|(now_us, answers)| (renewed(answers), Some(now_us)))
-        }
+        Request::Renew { .. } => RenewReply::decode(reply).map(renewed),
         Request::Release { .. } => ReleaseReply::decode(reply).map(released),
         Request::ReleaseMany { .. } => ManyReply::decode(reply).map(|many| (ended(many), None)),
         Request::SetLimit { .. } => {
@@ -70,74 +70,12 @@ fn last(reply: &Reply) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-fn acquired(reply: &Reply) -> Read {
-    let (answer, now_us) = match AcquireReply::decode(reply)? {
-        AcquireReply::Taken { token, left_ms, now_us } => {
-            assert_eq!(token, 0, "permits have no tokens");
-            (Answer::new("taken").about(left_ms), Some(now_us))
-        }
-        AcquireReply::Queued { position, check_ms, ticket, again, now_us } => {
-            let answer = Answer::new("queued").exact(position).exact(ticket);
-            (answer.about(check_ms).again(again), Some(now_us))
-        }
-        AcquireReply::Busy { left_ms, again, now_us } => {
-            (Answer::new("busy").about(left_ms).again(again), Some(now_us))
-        }
-        AcquireReply::Saturated { retry_ms, again, now_us } => {
-            (Answer::new("saturated").about(retry_ms).again(again), Some(now_us))
-        }
-        AcquireReply::Cancelled => (Answer::new("cancelled"), None),
-        AcquireReply::TooManyEntries => (Answer::new("too many entries"), None),
-        AcquireReply::NeverFits => (Answer::new("never fits"), None),
-        AcquireReply::LimitDiffers { server } => {
-            (Answer::new("limit differs").exact(server.into()), None)
-        }
-    };
+fn taken(reply: &Reply) -> Read {
+    let (answer, now_us) = acquired(AcquireReply::decode(reply)?);
     Ok(match AcquireReply::differing_limit(reply) {
         Some(server) => (answer.and("differing").exact(server.into()), now_us),
         None => (answer, now_us),
     })
-}
-
-fn checked(reply: CheckReply) -> (Answer, Option<u64>) {
-    let mut answer = Answer::new("checked").about(reply.check_ms).again(reply.again);
-    for one in reply.answers {
-        answer = match one {
-            CheckAnswer::Taken { left_ms, .. } => answer.and("taken").about(left_ms),
-            CheckAnswer::Queued { position, ticket } => {
-                answer.and("queued").exact(position).exact(ticket)
-            }
-            CheckAnswer::Cancelled => answer.and("cancelled"),
-            CheckAnswer::TooManyEntries => answer.and("too many entries"),
-            CheckAnswer::NeverFits => answer.and("never fits"),
-        };
-    }
-    (answer, Some(reply.now_us))
-}
-
-fn renewed(answers: Vec<RenewReply>) -> Answer {
-    answers.into_iter().fold(Answer::new("renewals"), |answer, one| match one {
-        RenewReply::Renewed { left_ms } => answer.and("renewed").about(left_ms),
-        RenewReply::NotHeld { why } => answer.and("not held").and(word(why)),
-        RenewReply::Refused { .. } => answer.and("refused"),
-    })
-}
-
-fn released(reply: ReleaseReply) -> (Answer, Option<u64>) {
-    let again = reply.again();
-    let (answer, now_us) = match reply {
-        ReleaseReply::Released { .. } => (Answer::new("released"), None),
-        ReleaseReply::Left { position, left_ms, since_ms, note, now_us, .. } => {
-            let answer = Answer::new("left").exact(position).about(left_ms);
-            let answer = match note.is_empty() {
-                true => answer.and("nobody"),
-                false => answer.exact(id_in(&note) as u64).exact(since_ms),
-            };
-            (answer, Some(now_us))
-        }
-        ReleaseReply::NotHeld { why, .. } => (Answer::new("not held").and(word(why)), None),
-    };
-    (answer.again(again), now_us)
 }
 
 fn ended(reply: ManyReply) -> Answer {
@@ -175,7 +113,7 @@ fn adopted(reply: &Reply) -> Read {
     Ok(match AdoptReply::decode(reply)? {
         AdoptReply::Adopted { left_ms, now_us, .. } => {
             let weight = semaphore::adopted_weight(reply).expect("a weight");
-            (Answer::new("adopted").about(left_ms).exact(weight.into()), Some(now_us))
+            (Answer::new("adopted").exact(0).about(left_ms).exact(weight.into()), Some(now_us))
         }
         AdoptReply::NotHeld { why } => (Answer::new("not held").and(word(why)), last(reply)),
         AdoptReply::Cancelled => (Answer::new("cancelled"), last(reply)),
@@ -193,32 +131,6 @@ fn inspected(found: &Inspection) -> (Answer, Option<u64>) {
         answer.exact(id as u64).exact(weight.into()).exact(hold.deadline_ms).exact(hold.since_ms)
     };
     (found.holds.iter().fold(answer, one), Some(found.now_us))
-}
-
-fn queue(found: &QueueReply) -> (Answer, Option<u64>) {
-    let mut answer = Answer::new("waiters").exact(found.length);
-    for waiting in &found.waiting {
-        answer = answer.exact(waiting.ticket);
-        if waiting.deadline_ms > 0 {
-            answer = answer.exact(id_in(&waiting.note) as u64).exact(waiting.deadline_ms);
-        }
-    }
-    (answer, Some(found.now_us))
-}
-
-fn word(why: Why) -> &'static str {
-    match why {
-        Why::Absent => "absent",
-        Why::OtherHolder => "other holder",
-        Why::Forced => "forced",
-    }
-}
-
-/// The acquisition that a note describes; the note must have come through whole.
-fn id_in(raw: &[u8]) -> usize {
-    let id = number_of(&String::from_utf8_lossy(raw));
-    assert_eq!(raw, note(id).as_bytes(), "a note was changed on its way");
-    id
 }
 
 /// The keys as the server must have them.

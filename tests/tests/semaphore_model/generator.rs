@@ -143,6 +143,12 @@ fn holding(reference: &Reference) -> Vec<usize> {
     ids(reference.live(), false)
 }
 
+/// Holds whose notes were lost.
+fn undescribed(reference: &Reference) -> Vec<usize> {
+    let noted = |id: &usize| reference.notes.of.of.contains_key(&Member::held(*id));
+    holding(reference).into_iter().filter(|id| !noted(id)).collect()
+}
+
 /// Those that have something to split off.
 fn heavy(reference: &Reference) -> Vec<usize> {
     let weighs = |id: &usize| reference.weight_of(Member::held(*id)) > 1;
@@ -196,6 +202,7 @@ fn acquire(scene: &Scene) -> BoxedStrategy<Step> {
         (2, holding(reference)),
         (4, ids(reference.live(), true)),
         (2, cancelled(reference)),
+        (6, undescribed(reference)),
     ]);
     let length = u32::try_from(reference.waiting().len()).expect("few");
     let bound = prop_oneof![

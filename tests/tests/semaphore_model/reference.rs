@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::answer::{Answer, Done};
+use super::answer::Answer;
 use super::bench::{INBOXES, Key};
 use super::request::{Member, Named, Request, World};
 
@@ -109,6 +109,14 @@ pub(crate) struct Reference {
     refused: BTreeSet<usize>,
     /// An end of holds or notes may have been moved or not: it was just at the point where it is.
     pub(crate) unsure_of_ends: bool,
+}
+
+/// What a step did, apart from the keys.
+#[derive(Clone, Debug)]
+pub(crate) struct Done {
+    pub(crate) answer: Answer,
+    /// By inbox, sorted.
+    pub(crate) pushes: Vec<(usize, Push)>,
 }
 
 impl Reference {
@@ -350,10 +358,7 @@ impl Reference {
         } else if let Some(position) = self.position(id) {
             let answer = Answer::new("left").exact(position as u64).about(self.left_ms());
             self.leave(id);
-            match self.who_holds(id) {
-                Some((holder, since_ms)) => answer.exact(holder as u64).exact(since_ms),
-                None => answer.and("nobody"),
-            }
+            answer.holders(self.who_holds(id))
         } else {
             Answer::new("not held").and(self.why_not_held(id))
         };

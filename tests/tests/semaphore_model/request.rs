@@ -5,6 +5,7 @@ use leasehold_lua::wire::acquisition_id;
 use leasehold_lua::{Acquisition, Call, Keys, Mode, Share, Terms, mutex};
 
 use super::bench::channel;
+use super::names::{note, owner_name, uuid};
 use super::reference::{CHECK_MS, GRANT_MS};
 
 /// The values of `hold_at_least` that releases carry.
@@ -41,25 +42,6 @@ impl World {
         let id = acquisition_id(&uuid(number), lease_ms, share, channel(inbox).as_bytes());
         String::from_utf8(id).expect("plain text")
     }
-}
-
-pub(crate) fn uuid(number: usize) -> String {
-    format!("a{number:02}")
-}
-
-/// The number of an acquisition from its uuid, or from an id, which begins with it; in a cool-down with a dash before.
-pub(crate) fn number_of(uuid: &str) -> usize {
-    let uuid = uuid.strip_prefix('-').unwrap_or(uuid);
-    uuid.get(1..3).and_then(|digits| digits.parse().ok()).expect("an id of this test")
-}
-
-pub(crate) fn owner_name(owner: usize) -> String {
-    format!("owner {owner}")
-}
-
-/// Opaque to the scripts, with the byte that separates their fields.
-pub(crate) fn note(number: usize) -> String {
-    format!("{}|note", uuid(number))
 }
 
 /// Which hold a call names: an acquisition, or whatever an owner has.

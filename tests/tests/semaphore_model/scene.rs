@@ -276,9 +276,9 @@ impl Scene {
             let guessed = ends.get(name).filter(|_| name.starts_with('-'))?;
             end.checked_sub(*guessed).filter(|later| *later > 0)
         };
-        let later_ms = seen.found.holds.iter().find_map(counts_from_now).unwrap_or(0);
-        let at_us = seen.before_us + later_ms * 1_000;
-        if at_us <= seen.called_us { at_us } else { seen.before_us }
+        let later_ms = seen.found.holds.iter().find_map(counts_from_now);
+        let at_us = later_ms.map(|ms| (seen.before_us / 1_000 + ms) * 1_000);
+        at_us.filter(|at_us| *at_us <= seen.called_us).unwrap_or(seen.before_us)
     }
 
     fn compare(&mut self, found: &Found, slack_ms: u64) -> Result<(), String> {
@@ -335,7 +335,7 @@ impl Scene {
         if orphans {
             let by_id = |(id, value): (&String, &String)| {
                 let deadline = value.split('|').next().and_then(|ms| ms.parse().ok());
-                Some((super::request::number_of(id), deadline?))
+                Some((super::names::number_of(id), deadline?))
             };
             let ids = found.timeouts.iter().filter(|(id, _)| *id != "#");
             reference.timeouts.of = ids.filter_map(by_id).collect();
@@ -359,7 +359,7 @@ fn share(id: &str) -> u64 {
     id.split('|').nth(2).and_then(|share| share.parse().ok()).expect("an id with a weight")
 }
 
-/// I21, where the script settled and did not ask to be called again.
+/// I21, where the script settled and did not ask to be called again: see [`Model::see`].
 fn nobody_is_forgotten(found: &Found, now_ms: u64, used: u64, limit: u64) -> Result<(), String> {
     let Some((_, head)) = found.queue.first() else { return Ok(()) };
     let deadline = found.timeouts.get(head).and_then(|value| value.split('|').next()?.parse().ok());
@@ -454,7 +454,7 @@ impl Model for Scene {
             return Err(format!("clock: {at_us} in {request:?} is not the server's"));
         }
         self.at(at_us);
-        self.invariants(request, seen, answer.is_settled() && settles(request))?;
+        self.invariants(request, seen, answer.again == Some(false) && settles(request))?;
         let world = self.reference.world.clone();
         self.claims.hear(&world, request, (reply, &pushes), at_us / 1_000, slack_ms)?;
         self.claims.fit(&seen.found)?;

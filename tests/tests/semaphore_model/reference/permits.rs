@@ -327,7 +327,8 @@ impl Reference {
     }
 
     pub(super) fn taken(&self, answer: Answer, id: usize) -> Answer {
-        answer.about(self.deadline(id) - self.now_ms())
+        // Permits have no tokens.
+        answer.exact(0).about(self.deadline(id) - self.now_ms())
     }
 
     /// Every moment at which an answer changes by itself.

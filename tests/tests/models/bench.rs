@@ -9,6 +9,8 @@ use leasehold_lua::{Call, Keys, ObjectName, Reply, Script};
 use leasehold_tests::Server;
 use redis::{Connection, ConnectionLike, Pipeline, Value};
 
+use super::Holds;
+
 /// How many inboxes (processes) there are.
 pub(crate) const INBOXES: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -35,6 +37,34 @@ pub(crate) struct Change {
     pub(crate) to: &'static str,
 }
 
+/// What the key of the holds is: [`Holds`], which the suite says.
+pub(crate) trait HoldsKey: Sized {
+    fn ask(key: &[u8]) -> redis::Cmd;
+    fn read(value: &Value) -> Result<Self, String>;
+}
+
+/// Of a kind with one hold: a hash.
+impl HoldsKey for BTreeMap<String, String> {
+    fn ask(key: &[u8]) -> redis::Cmd {
+        redis::cmd("HGETALL").arg(key).clone()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        Ok(texts(value))
+    }
+}
+
+/// Of a kind with many: a zset.
+impl HoldsKey for BTreeMap<String, u64> {
+    fn ask(key: &[u8]) -> redis::Cmd {
+        redis::cmd("ZRANGE").arg(key).arg(0).arg(-1).arg("WITHSCORES").clone()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        Ok(scores(value)?.into_iter().collect())
+    }
+}
+
 /// Whose scripts are tried.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
@@ -48,7 +78,7 @@ pub(crate) struct Setup {
 /// What the keys hold, as it stands there, and when each ends (0: there is none).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
-    pub(crate) holds: BTreeMap<String, u64>,
+    pub(crate) holds: Holds,
     pub(crate) queue: Vec<(u64, String)>,
     pub(crate) timeouts: BTreeMap<String, String>,
     pub(crate) token: Option<u64>,
@@ -217,10 +247,11 @@ impl Bench {
         }
         for key in KEYS {
             match key {
-                Key::Holds | Key::Queue | Key::Gone => {
+                Key::Holds => pipe.add_command(Holds::ask(self.key(key))),
+                Key::Timeouts | Key::Notes => pipe.cmd("HGETALL").arg(self.key(key)),
+                Key::Queue | Key::Gone => {
                     pipe.cmd("ZRANGE").arg(self.key(key)).arg(0).arg(-1).arg("WITHSCORES")
                 }
-                Key::Timeouts | Key::Notes => pipe.cmd("HGETALL").arg(self.key(key)),
                 Key::Token => pipe.cmd("GET").arg(self.key(key)),
             };
         }
@@ -291,24 +322,29 @@ fn keys_of(kind: &str, case: u64) -> Keys {
 }
 
 fn found(probe: &[Value]) -> Result<Found, String> {
-    let scores = |value: &Value| {
-        let read = |(member, score): (Vec<u8>, Vec<u8>)| {
-            let score = String::from_utf8_lossy(&score).parse();
-            Ok((latin(&member), score.map_err(|_| format!("score of {}", latin(&member)))?))
-        };
-        pairs(value).into_iter().map(read).collect::<Result<Vec<(String, u64)>, String>>()
-    };
     let token = (probe[3] != Value::Nil).then(|| text(&probe[3]));
     let token = token.map(|token| token.parse().map_err(|_| format!("token {token}")));
     Ok(Found {
-        holds: scores(&probe[0])?.into_iter().collect(),
+        holds: Holds::read(&probe[0])?,
         queue: scores(&probe[1])?.into_iter().map(|(id, ticket)| (ticket, id)).collect(),
-        timeouts: pairs(&probe[2]).into_iter().map(|(id, it)| (latin(&id), latin(&it))).collect(),
+        timeouts: texts(&probe[2]),
         token: token.transpose()?,
         gone: scores(&probe[4])?.into_iter().collect(),
         notes: pairs(&probe[5]).into_iter().map(|(id, it)| (latin(&id), it)).collect(),
         ends_ms: [0; 6],
     })
+}
+
+fn scores(value: &Value) -> Result<Vec<(String, u64)>, String> {
+    let read = |(member, score): (Vec<u8>, Vec<u8>)| {
+        let score = latin(&score).parse();
+        Ok((latin(&member), score.map_err(|_| format!("score of {}", latin(&member)))?))
+    };
+    pairs(value).into_iter().map(read).collect()
+}
+
+fn texts(value: &Value) -> BTreeMap<String, String> {
+    pairs(value).into_iter().map(|(field, it)| (latin(&field), latin(&it))).collect()
 }
 
 fn pairs(value: &Value) -> Vec<(Vec<u8>, Vec<u8>)> {

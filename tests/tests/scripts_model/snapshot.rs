@@ -1,62 +1,17 @@
-//! What both sides say, in a form that can be compared: words, numbers, and numbers that may differ by the time that a
-//! call takes.
+//! What the keys hold, in a form that can be compared; entries only while they live.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 
 use super::bench::KEYS;
-use super::reference::{Mark, Member, Note};
+use super::reference::{Entry, Mark};
 
-/// An answer to a request.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Answer {
-    says: Vec<&'static str>,
-    exact: Vec<u64>,
-    about_ms: Vec<u64>,
-    pub(crate) again: Option<bool>,
-}
-
-impl Answer {
-    pub(crate) fn new(says: &'static str) -> Self {
-        Self { says: vec![says], ..Self::default() }
-    }
-
-    pub(crate) fn and(mut self, says: &'static str) -> Self {
-        self.says.push(says);
-        self
-    }
-
-    pub(crate) fn exact(mut self, number: u64) -> Self {
-        self.exact.push(number);
-        self
-    }
-
-    pub(crate) fn about(mut self, ms: u64) -> Self {
-        self.about_ms.push(ms);
-        self
-    }
-
-    pub(crate) fn again(mut self, again: bool) -> Self {
-        self.again = Some(again);
-        self
-    }
-
-    /// Whether `real` is this answer.
-    pub(crate) fn agrees(&self, real: &Self, slack_ms: u64) -> bool {
-        self.says == real.says
-            && self.exact == real.exact
-            && self.again == real.again
-            && self.about_ms.len() == real.about_ms.len()
-            && self.about_ms.iter().zip(&real.about_ms).all(|(a, b)| a.abs_diff(*b) <= slack_ms)
-    }
-}
-
-/// What the keys hold.
+/// What the keys hold; entries only while they live.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Snapshot {
-    pub(crate) holds: BTreeMap<Member, u64>,
-    pub(crate) notes: BTreeMap<Member, Note>,
-    pub(crate) lists: BTreeMap<usize, Vec<usize>>,
+    pub(crate) owner: Option<usize>,
+    pub(crate) hold_token: Option<u64>,
+    pub(crate) cooling: Option<usize>,
+    pub(crate) entries: BTreeMap<usize, Entry>,
     pub(crate) queue: Vec<(u64, usize)>,
     pub(crate) timeouts: BTreeMap<usize, u64>,
     pub(crate) last_ticket: u64,
@@ -64,10 +19,6 @@ pub(crate) struct Snapshot {
     pub(crate) gone: BTreeMap<Mark, u64>,
     /// When each key ends; 0 if there is no such key.
     pub(crate) ends_ms: [u64; 6],
-}
-
-fn differ<T: Debug + PartialEq>(what: &str, ours: &T, real: &T) -> Option<String> {
-    (ours != real).then(|| format!("{what}: model {ours:?}, server {real:?}"))
 }
 
 impl Snapshot {
@@ -79,19 +30,26 @@ impl Snapshot {
 
     /// The first difference that `real` has; orphaned timeouts are not looked at where they may be.
     pub(crate) fn difference(&self, real: &Self, slack_ms: u64, orphans: bool) -> Option<String> {
+        let differ = |what: &str, ours: &dyn std::fmt::Debug, real: &dyn std::fmt::Debug| {
+            let (ours, real) = (format!("{ours:?}"), format!("{real:?}"));
+            (ours != real).then(|| format!("{what}: model {ours}, server {real}"))
+        };
         let of_queue = |all: &Self| -> BTreeMap<usize, Option<u64>> {
             all.queue.iter().map(|(_, id)| (*id, all.timeouts.get(id).copied())).collect()
         };
         let marks = |all: &Self| all.gone.keys().cloned().collect::<Vec<_>>();
-        let timeouts = |all: &Self| (all.timeouts.clone(), all.last_ticket);
-        differ("holds", &self.holds, &real.holds)
-            .or_else(|| differ("notes", &self.notes, &real.notes))
-            .or_else(|| differ("lists of owners", &self.lists, &real.lists))
+        let hold = |all: &Self| (all.owner, all.hold_token, all.cooling);
+        differ("hold", &hold(self), &hold(real))
+            .or_else(|| differ("entries", &self.entries, &real.entries))
             .or_else(|| differ("queue", &self.queue, &real.queue))
             .or_else(|| differ("deadlines of waiters", &of_queue(self), &of_queue(real)))
             .or_else(|| match orphans {
                 true => None,
-                false => differ("timeouts", &timeouts(self), &timeouts(real)),
+                false => differ(
+                    "timeouts",
+                    &(&self.timeouts, self.last_ticket),
+                    &(&real.timeouts, real.last_ticket),
+                ),
             })
             .or_else(|| differ("token", &self.token, &real.token))
             .or_else(|| differ("gone", &marks(self), &marks(real)))

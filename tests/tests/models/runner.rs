@@ -1,10 +1,13 @@
 //! Runs cases on the server and in a model at once; the model compares after every step.
 
-use std::fmt::Debug;
+use std::cmp::Reverse;
+use std::fmt::{Debug, Display, Formatter};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use leasehold_lua::{Call, Keys};
+use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use proptest_state_machine::ReferenceStateMachine;
 
@@ -56,6 +59,16 @@ pub(crate) trait Model:
     fn call(&self, keys: &Keys, request: &Self::Request) -> Call;
     /// Does what the server did (nothing, without a request) and compares: answer, pushes, keys, invariants. Times may
     /// differ by `slack_ms`.
+    ///
+    /// I21 is asserted of scripts that settle and say that they are through. An acquire that answers before it settles
+    /// (held, cancelled, never fits, too many entries, another limit) is none of them, and nobody stays behind for it:
+    /// * It enqueued nobody and ended nothing that time had not ended. So a head that fits after it did so before, by time
+    ///   alone, and each waiter asks again when the next hold ends, a second later at the most (I11). A limit that it
+    ///   brought back was lost with its key: waiters ask within that second then.
+    /// * It may be the repeat that an `again` asked for. But what made its answer early (a grant, a cancel, a lower limit)
+    ///   came from a script that settled after that `again` was said, and told its own caller if it met the bound too.
+    ///
+    /// The hand-off model has these answers as they are, searches every order, and finds nobody stuck.
     fn see(
         &mut self,
         request: Option<&Self::Request>,
@@ -110,7 +123,7 @@ pub(crate) fn seed() -> u64 {
 
 /// Runs this many cases of the real scripts; a failure names its seed, and the shortest steps that were found.
 pub(crate) fn agree<M: Model>(bench: &mut Bench, cases: u32) {
-    let (tally, failure) = run::<M>(bench, seed(), cases, true);
+    let (tally, failure) = run::<M>(bench, seed(), cases);
     if let Some(failure) = failure {
         panic!("seed {}: {}\n{}", failure.seed, failure.why, failure.steps);
     }
@@ -121,24 +134,104 @@ pub(crate) fn agree<M: Model>(bench: &mut Bench, cases: u32) {
 
 /// The negative control: those of the mutants that are not told from the real scripts within so many cases, counted from
 /// one seed that is always the same.
-pub(crate) fn survivors<M: Model>(
-    bench: &mut Bench,
+///
+/// The cases are made once for all mutants. `first` are tried first, and those that caught a mutant before: any one is
+/// enough, and a mutant survives only all of them. Two servers are at work, each with mutants of its own.
+///
+/// What is printed last is a good `first`. After a change of a generator it may be worth less; it then costs time, and
+/// nothing else.
+pub(crate) fn survivors<M>(
+    start: impl Fn() -> Bench + Sync,
     mutants: &[Mutant],
-    cases: u32,
-) -> Vec<&'static str> {
-    let mut survivors = Vec::new();
-    for mutant in mutants {
-        bench.change(mutant.changes);
-        match run::<M>(bench, 1, cases, false) {
-            (tally, Some(failure)) => {
-                let why = failure.why.chars().take(150).collect::<String>();
-                println!("{} (case {}): {why}", mutant.name, tally.cases);
+    cases: usize,
+    first: &[usize],
+) -> Vec<&'static str>
+where
+    M: Model + Send + Sync,
+    M::Transition: Send + Sync,
+{
+    let hunt = Hunt::<M>::new(cases, first);
+    let (next, survivors) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        let mut bench = start();
+        while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::SeqCst)) {
+            bench.change(mutant.changes);
+            if !hunt.catches(&mut bench, mutant.name) {
+                survivors.lock().expect("no panic inside").push(mutant.name);
             }
-            (_, None) => survivors.push(mutant.name),
+        }
+    };
+    std::thread::scope(|scope| {
+        let both = [scope.spawn(work), scope.spawn(work)];
+        for worker in both {
+            worker.join().expect("it does not panic");
+        }
+    });
+    println!("{hunt}");
+    survivors.into_inner().expect("no panic inside")
+}
+
+/// A case as it was made: where it begins, and its steps.
+type Made<M> = (M, Vec<<M as ReferenceStateMachine>::Transition>);
+
+/// The cases that mutants are tried on, made as far as they are needed, and how many mutants each has caught.
+struct Hunt<M: Model> {
+    cases: Vec<OnceLock<Made<M>>>,
+    first: Vec<usize>,
+    caught: Vec<AtomicUsize>,
+    tried: AtomicUsize,
+}
+
+impl<M: Model> Display for Hunt<M> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let caught = |case: &usize| self.caught[*case].load(Ordering::SeqCst);
+        let mut good: Vec<usize> = (0..self.cases.len()).filter(|case| caught(case) > 0).collect();
+        good.sort_by_key(|case| Reverse(caught(case)));
+        write!(f, "tried {}; caught by {good:?}", self.tried.load(Ordering::SeqCst))
+    }
+}
+
+impl<M: Model> Hunt<M> {
+    fn new(cases: usize, first: &[usize]) -> Self {
+        Self {
+            cases: (0..cases).map(|_| OnceLock::new()).collect(),
+            first: first.to_vec(),
+            caught: (0..cases).map(|_| AtomicUsize::new(0)).collect(),
+            tried: AtomicUsize::new(0),
         }
     }
-    bench.change(&[]);
-    survivors
+
+    fn catches(&self, bench: &mut Bench, name: &str) -> bool {
+        let mut order: Vec<usize> = (0..self.cases.len()).collect();
+        order.sort_by_cached_key(|case| {
+            let caught = self.caught[*case].load(Ordering::SeqCst);
+            let first = self.first.iter().position(|first| first == case);
+            (Reverse(caught), first.unwrap_or(usize::MAX))
+        });
+        for (tried, case) in order.into_iter().enumerate() {
+            self.tried.fetch_add(1, Ordering::SeqCst);
+            let (model, steps) = self.cases[case].get_or_init(|| made(case as u64 + 1));
+            if let Err(why) = Case::begin(bench, model).play(steps, None, &mut Tally::default()) {
+                self.caught[case].fetch_add(1, Ordering::SeqCst);
+                let why = why.chars().take(150).collect::<String>();
+                println!("{name} (case {case}, tried {}): {why}", tried + 1);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn made<M: Model>(seed: u64) -> Made<M> {
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng(seed));
+    let case = M::sequential_strategy(STEPS).new_tree(&mut runner).expect("a case").current();
+    (case.0, case.1)
+}
+
+fn rng(seed: u64) -> TestRng {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    TestRng::from_seed(RngAlgorithm::ChaCha, &bytes)
 }
 
 /// Runs this many cases, each from a seed of its own, up to the first that fails.
@@ -146,45 +239,34 @@ pub(crate) fn run<M: Model>(
     bench: &mut Bench,
     first_seed: u64,
     cases: u32,
-    shrink: bool,
 ) -> (Tally, Option<Failure>) {
     let mut tally = Tally::default();
     for case in 0..cases {
         let seed = first_seed.wrapping_add(case.into());
-        if let Some(failure) = run_case::<M>(bench, seed, shrink, &mut tally) {
+        if let Some(failure) = run_case::<M>(bench, seed, &mut tally) {
             return (tally, Some(failure));
         }
     }
     (tally, None)
 }
 
-fn run_case<M: Model>(
-    bench: &mut Bench,
-    seed: u64,
-    shrink: bool,
-    tally: &mut Tally,
-) -> Option<Failure> {
+fn run_case<M: Model>(bench: &mut Bench, seed: u64, tally: &mut Tally) -> Option<Failure> {
     let config = Config {
         cases: 1,
         failure_persistence: None,
-        max_shrink_iters: if shrink { 4_000 } else { 0 },
+        max_shrink_iters: 4_000,
         max_shrink_time: 60_000,
         ..Config::default()
     };
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let rng = rng(seed);
     let strategy = M::sequential_strategy(STEPS);
     tally.cases += 1;
     // The strategy's runner wants to share the test between calls that it never makes at once.
     let shared = std::cell::RefCell::new((bench, &mut *tally));
     let outcome = TestRunner::new_with_rng(config, rng).run(&strategy, |(model, steps, seen)| {
         let (bench, tally) = &mut *shared.borrow_mut();
-        let case =
-            || Case::begin(bench, &model).run(&steps, seen.as_deref().filter(|_| shrink), tally);
-        let verdict = catch_unwind(AssertUnwindSafe(case));
-        let verdict = verdict.unwrap_or_else(|_| Err("the test itself panicked".to_owned()));
-        verdict.map_err(TestCaseError::fail)
+        let seen = seen.as_deref();
+        Case::begin(bench, &model).play(&steps, seen, tally).map_err(TestCaseError::fail)
     });
     match outcome {
         Ok(()) => None,
@@ -226,6 +308,17 @@ impl<'a, M: Model> Case<'a, M> {
         bench.begin(generated.small_bounds());
         let model = generated.begin(bench.now_us());
         Self { bench, model, longest_ms: 0 }
+    }
+
+    /// As [`run`](Self::run); what the test itself does not stand is a violation too.
+    fn play(
+        mut self,
+        steps: &[M::Transition],
+        seen: Option<&AtomicUsize>,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let verdict = catch_unwind(AssertUnwindSafe(|| self.run(steps, seen, tally)));
+        verdict.unwrap_or_else(|_| Err("the test itself panicked".to_owned()))
     }
 
     fn run(

@@ -1,7 +1,5 @@
 //! What both sides say, in a form that can be compared.
 
-use super::reference::Push;
-
 /// A part of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
@@ -13,7 +11,12 @@ enum Said {
 
 /// An answer to a request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Answer(Vec<Said>);
+pub(crate) struct Answer {
+    said: Vec<Said>,
+    pub(crate) again: Option<bool>,
+    /// Acquisition and since when: any of these may be named as the holder.
+    holders: Vec<(usize, u64)>,
+}
 
 impl Answer {
     pub(crate) fn new(word: &'static str) -> Self {
@@ -21,27 +24,28 @@ impl Answer {
     }
 
     pub(crate) fn and(mut self, word: &'static str) -> Self {
-        self.0.push(Said::Word(word));
+        self.said.push(Said::Word(word));
         self
     }
 
     pub(crate) fn exact(mut self, number: u64) -> Self {
-        self.0.push(Said::Exact(number));
+        self.said.push(Said::Exact(number));
         self
     }
 
     pub(crate) fn about(mut self, ms: u64) -> Self {
-        self.0.push(Said::About(ms));
+        self.said.push(Said::About(ms));
         self
     }
 
-    pub(crate) fn again(self, again: bool) -> Self {
-        self.and(if again { "again" } else { "settled" })
+    pub(crate) fn again(mut self, again: bool) -> Self {
+        self.again = Some(again);
+        self
     }
 
-    /// It settled, and a bound was not reached.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.0.contains(&Said::Word("settled"))
+    pub(crate) fn holders(mut self, holders: impl IntoIterator<Item = (usize, u64)>) -> Self {
+        self.holders.extend(holders);
+        self
     }
 
     /// Whether `real` is this answer.
@@ -50,14 +54,13 @@ impl Answer {
             (Said::About(ours), Said::About(theirs)) => ours.abs_diff(*theirs) <= slack_ms,
             (ours, theirs) => ours == theirs,
         };
-        self.0.len() == real.0.len() && self.0.iter().zip(&real.0).all(same)
+        let holder = match real.holders[..] {
+            [] => self.holders.is_empty(),
+            ref named => named.iter().all(|one| self.holders.contains(one)),
+        };
+        self.said.len() == real.said.len()
+            && self.said.iter().zip(&real.said).all(same)
+            && self.again == real.again
+            && holder
     }
-}
-
-/// What a step did, apart from the keys.
-#[derive(Clone, Debug)]
-pub(crate) struct Done {
-    pub(crate) answer: Answer,
-    /// By inbox, sorted.
-    pub(crate) pushes: Vec<(usize, Push)>,
 }
