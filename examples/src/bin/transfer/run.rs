@@ -53,7 +53,7 @@ pub(crate) struct Story {
     /// Who had a read or a write refused by the bank.
     pub(crate) stale: Vec<usize>,
     /// Holds that had ended before their release.
-    pub(crate) lost: u32,
+    pub(crate) lost: usize,
 }
 
 /// What one phase came to.
