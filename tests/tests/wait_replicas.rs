@@ -331,6 +331,27 @@ async fn an_upgrade_that_is_not_replicated_reads_on() {
     farm.rests(&session).await;
 }
 
+/// The writer has the reader's end, so a renewal by the lease would change nothing: it is asked for again, and more.
+#[tokio::test]
+async fn an_upgrade_of_what_was_extended_is_waited_for() {
+    let farm = Farm::start(1).await;
+    let session = farm.session().await;
+    let patient = RwLock::new(&session, "a", waiting(1)).unwrap();
+    let reading = patient.read().acquire().await.unwrap();
+    reading.extend(300 * SECOND).await.unwrap();
+    let before = farm.waits().await;
+    let writing = patient.try_upgrade(reading).await.unwrap();
+    assert_eq!(farm.waits().await - before, 2, "the first was for nothing");
+    let reading = patient.downgrade(writing).await.unwrap();
+    farm.freeze();
+    let lock = RwLock::new(&session, "a", briefly(1)).unwrap();
+    let refused = lock.try_upgrade(reading).await.unwrap_err();
+    assert!(matches!(refused, UpgradeError::NotReplicated { .. }), "{refused:?}");
+    drop(refused);
+    farm.thaw();
+    farm.rests(&session).await;
+}
+
 /// What is acquired at one time shares a turn, so one slow answer does not hold up a hundred.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_holds_share_a_wait() {
