@@ -14,7 +14,7 @@ use super::runner::{Action, Model, clearance_ms};
 /// Those that are acquired. No more than `max_waiters` looks at (16), so that the model need not guess which.
 const ACQUIRED: usize = 14;
 /// Further ones that never queue: holds are exchanged for them, or adopted by them. Half of them write.
-const HEIRS: usize = 8;
+const HEIRS: usize = 12;
 /// Where the virtual clock of the generator starts.
 const START_US: u64 = 1_700_000_000_000_000;
 /// What a step takes.
@@ -290,25 +290,34 @@ fn renew(scene: &Scene) -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// From a hold to an heir of the other side.
+/// Whoever begins a hold that was another's begins it once: no id is ever used again.
+fn unused_heirs(scene: &Scene) -> Vec<usize> {
+    heirs(|id| !scene.begun.contains(&id))
+}
+
+/// From a hold to an heir of the other side; where there is none any more, an earlier exchange once more.
 fn exchange(scene: &Scene) -> BoxedStrategy<Step> {
+    let again = (0..4_usize).prop_map(|which| Step::ExchangeAgain { which }).boxed();
     let old = one_of(vec![(12, holding(scene)), (12, undescribed(scene)), (1, sent(scene))]);
     let world = scene.reference.world.clone();
-    let fresh = heirs(|id| !scene.sent.contains(&id));
+    let unused = unused_heirs(scene);
     let heir = move |old: usize| {
         let side = |id: &usize| world.writes(*id) != world.writes(old);
-        let mut ids: Vec<_> = fresh.iter().copied().filter(side).collect();
+        let ids: Vec<_> = unused.iter().copied().filter(side).collect();
         if ids.is_empty() {
-            ids = heirs(|id| side(&id));
+            return again.clone();
         }
-        (select(ids), floor()).prop_map(move |(id, floor)| Step::Exchange { old, id, floor })
+        let heir = (select(ids), floor());
+        heir.prop_map(move |(id, floor)| Step::Exchange { old, id, floor }).boxed()
     };
     old.prop_flat_map(heir).boxed()
 }
 
 fn adopt(scene: &Scene) -> BoxedStrategy<Step> {
     let holder = one_of(vec![(12, holding(scene))]);
-    let fresh = heirs(|id| !scene.sent.contains(&id));
-    let heir = if fresh.is_empty() { heirs(|_| true) } else { fresh };
+    let heir = unused_heirs(scene);
+    if heir.is_empty() {
+        return Just(Step::Inspect).boxed();
+    }
     (select(heir), holder).prop_map(|(id, owner_of)| Step::Adopt { id, owner_of }).boxed()
 }

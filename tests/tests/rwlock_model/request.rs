@@ -259,6 +259,8 @@ pub(crate) enum Step {
 pub(crate) struct Scene {
     pub(crate) reference: Reference,
     pub(crate) sent: BTreeSet<usize>,
+    /// Those that an exchange or an adoption was to begin.
+    pub(crate) begun: BTreeSet<usize>,
     tickets: Vec<u64>,
     tokens: BTreeSet<u64>,
     /// Old, new and owner of each exchange that was asked for.
@@ -274,6 +276,7 @@ impl Scene {
         Self {
             reference: Reference::new(world, now_us),
             sent: BTreeSet::new(),
+            begun: BTreeSet::new(),
             tickets,
             tokens: BTreeSet::new(),
             exchanges: Vec::new(),
@@ -365,6 +368,7 @@ impl Scene {
     pub(crate) fn learn(&mut self, request: &Request) {
         self.tokens.extend(self.reference.last_token());
         if let Request::Exchange { id, .. } | Request::Adopt { id, .. } = request {
+            self.begun.insert(*id);
             self.owners.extend(self.reference.owner_of(*id).map(|owner| (*id, owner)));
         }
         for id in request.ids() {
