@@ -137,7 +137,8 @@ impl Options {
     /// stays what excludes (`WAIT` in the documentation of Redis says as much of itself).
     ///
     /// Costs two round trips more, and what the replicas take; holds that are acquired at the same time share one `WAIT`.
-    /// Each number and time of its own costs the session a connection to each master. Fewer acknowledgements:
+    /// Each number and time of its own costs the session a connection to each master, until it ends: use few. What is waited
+    /// for replicas is not part of the wait for the lock: an acquire may end by `within` and the response timeout later. Fewer acknowledgements:
     /// [`AcquireError::NotReplicated`](crate::AcquireError::NotReplicated), and the hold is given back. The user needs
     /// the right to `wait`.
     pub fn wait_replicas(mut self, count: u32, within: impl Into<Option<Duration>>) -> Self {
