@@ -167,7 +167,8 @@ impl Claims {
             Request::Adopt { id, owner, .. } => self.adopted(world, *id, *owner, heard),
             Request::Force { members, .. } => {
                 for member in members {
-                    if let Member::Id(id) = member {
+                    // A hold and its cool-down are one, whichever was named.
+                    if let Member::Id(id) | Member::Cooling(id) = member {
                         self.end(*id);
                     }
                 }

@@ -9,7 +9,7 @@ use leasehold_lua::semaphore::{ManyReply, MergeReply, SplitReply, adopted_weight
 
 use super::bench::{Found, Key};
 use super::reference::Push;
-use super::request::{Attempt, Member, Named, Request, World};
+use super::request::{Attempt, Named, Request, World};
 
 #[derive(Clone, Copy, Debug)]
 struct Claim {
@@ -170,10 +170,8 @@ impl Claims {
                     self.adopt(*id, *owner, weight, now_ms + left_ms);
                 }
             }
-            Request::Force { members } => {
-                let held = members.iter().filter(|member: &&Member| !member.cooling);
-                held.for_each(|member| self.end(member.id));
-            }
+            // A hold and its cool-down are one, whichever was named.
+            Request::Force { members } => members.iter().for_each(|member| self.end(member.id)),
             Request::SetLimit { .. } | Request::Inspect { .. } | Request::Queue { .. } => {}
         }
         Ok(())
