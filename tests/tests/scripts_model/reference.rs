@@ -298,6 +298,7 @@ impl Reference {
             self.leave(id);
             answer.holders(self.latest_entries())
         } else {
+            self.forget_ended();
             Answer::new("not held").and(self.why_not_held(id))
         };
         if late {

@@ -181,6 +181,14 @@ impl Reference {
         last.map(|(id, entry)| (*id, entry.since_ms)).collect()
     }
 
+    /// What has ended does not come to life again when the clock goes back.
+    pub(super) fn forget_ended(&mut self) {
+        let live = self.live_entries();
+        if let Some(hold) = self.hold.as_mut().filter(|hold| hold.cooling.is_none()) {
+            hold.entries = live;
+        }
+    }
+
     pub(super) fn why_not_held(&self, id: usize) -> &'static str {
         match &self.hold {
             _ if self.gone.of.contains_key(&Mark::ForcedId(id)) => "forced",

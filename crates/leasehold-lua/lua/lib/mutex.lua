@@ -118,8 +118,10 @@ local function reenter(id, _, note, ms)
   return true
 end
 
--- Why an id is not held: 0 absent, 1 somebody else holds, 2 forced away (the mark stays a minute).
+-- Why an id is not held: 0 absent, 1 somebody else holds, 2 forced away (the mark stays a minute). Whoever is told so has
+-- ended: what stands of it does not come to life again when the clock goes back.
 local function why_not_held(id)
+  if not hold.cooling then drop_expired() end
   if redis.call('ZSCORE', gone, 'forced|' .. id) then return 2 end
   return (hold.exists and not hold.cooling) and 1 or 0
 end
