@@ -1,7 +1,7 @@
 //! What several locks, several servers and the whole family do on a cluster and with sentinels: situations that a suite
 //! of one kind on one server does not meet.
 //!
-//! All but the failover share one cluster of three masters, so each test has names of its own.
+//! All but the failover and the replicas share one cluster of three masters, so each test has names of its own.
 
 #[path = "topologies/failover.rs"]
 mod failover;
@@ -11,6 +11,8 @@ mod family;
 mod names;
 #[path = "topologies/quorum.rs"]
 mod quorum;
+#[path = "topologies/replicas.rs"]
+mod replicas;
 #[path = "topologies/rights.rs"]
 mod rights;
 #[path = "topologies/several.rs"]

@@ -118,7 +118,8 @@ impl Routes {
         }
     }
 
-    /// Sends calls to a node and waits there for so many of its replicas; a call that belongs elsewhere goes there.
+    /// Sends calls to a node and waits there for so many of its replicas. What belongs to another node by now fails, and
+    /// goes there with those that wait for that one when it is tried again; what is on its way to it goes there at once.
     pub(in crate::backend) async fn written(
         &self,
         node: &Node,
@@ -130,36 +131,40 @@ impl Routes {
         let (answers, have) = answer.inspect_err(|failure| self.failed(node, failure))?;
         let mut written = Vec::with_capacity(answers.len());
         for (call, answer) in calls.iter().zip(answers) {
-            written.push(match answer {
-                Ok(reply) => Ok(Written { reply, replicas: have }),
-                Err(failure) => self.written_elsewhere(node, call, failure, replicas, within).await,
+            let failure = match answer {
+                Ok(reply) => {
+                    written.push(Ok(Written { reply, replicas: have }));
+                    continue;
+                }
+                Err(failure) => failure,
+            };
+            written.push(match &failure.redirect {
+                Some(Redirect::Ask(to)) => {
+                    self.written_at(&named(to, node), call, replicas, within).await
+                }
+                Some(Redirect::Moved(to)) => {
+                    self.cluster.moved(slot_of(key_of(call)), &named(to, node));
+                    Err(failure)
+                }
+                None => {
+                    self.failed(node, &failure);
+                    Err(failure)
+                }
             });
         }
         Ok(written)
     }
 
-    async fn written_elsewhere(
+    async fn written_at(
         &self,
-        node: &Node,
+        to: &Node,
         call: &Call,
-        failure: Failure,
         replicas: u32,
         within: Duration,
     ) -> Result<Written, Failure> {
-        let (to, way) = match &failure.redirect {
-            Some(Redirect::Moved(to)) => {
-                let to = named(to, node);
-                self.cluster.moved(slot_of(key_of(call)), &to);
-                (to, Way::Straight)
-            }
-            Some(Redirect::Ask(to)) => (named(to, node), Way::Asking),
-            None => {
-                self.failed(node, &failure);
-                return Err(failure);
-            }
-        };
         let calls = std::slice::from_ref(call);
-        let (answers, replicas) = self.wire(&to)?.written(calls, way, replicas, within).await?;
+        let wire = self.wire(to)?;
+        let (answers, replicas) = wire.written(calls, Way::Asking, replicas, within).await?;
         let answer = answers.into_iter().next();
         let reply = answer.unwrap_or_else(|| Err(Failure::timed_out()))?;
         Ok(Written { reply, replicas })
