@@ -302,8 +302,10 @@ fn split(scene: &Scene) -> BoxedStrategy<Step> {
     let old = one_of(vec![(12, heavy(reference)), (2, holding(reference))]);
     let ended = ids(reference.expired(), false);
     let id = begins_as_part(vec![(12, fresh(scene)), (2, cancelled(reference)), (3, ended)]);
+    // Another that begins as a part, if it is the same: an id is used once.
+    let next = |id: usize| if id + 1 < ACQUISITIONS { id + 1 } else { PARTS };
     (old, id)
-        .prop_map(|(old, id)| apart(old, id))
+        .prop_map(move |(old, id)| (old, if id == old { next(id) } else { id }))
         .prop_map(|(old, id)| Step::Split { old, id })
         .boxed()
 }
