@@ -26,6 +26,8 @@ struct Grant {
     owner: Option<usize>,
     token: u64,
     left_ms: u64,
+    /// Of an adoption: a hold that it replaces had this token.
+    inherited: bool,
 }
 
 /// What is there to hear, and when it was said.
@@ -46,7 +48,7 @@ impl Heard<'_> {
     /// An exchanged or adopted hold is another's than its acquisition would be.
     fn granted(&self, id: usize, token: u64, left_ms: u64) -> Grant {
         let owner = self.notes.get(&Member::Id(id)).and_then(|note| note.owner);
-        Grant { id, owner, token, left_ms }
+        Grant { id, owner, token, left_ms, inherited: false }
     }
 }
 
@@ -114,11 +116,11 @@ impl Claims {
         // Grants of one script are made in the order of their tokens.
         granted.sort_by_key(|grant| grant.token);
         for grant in granted {
-            let Grant { id, owner, token, left_ms } = grant;
+            let Grant { id, owner, token, left_ms, .. } = grant;
             let writes = world.writes(id);
             let known = self.live.get(&id).map(|claim| claim.owner);
             let owner = owner.or(known).unwrap_or(world.acquisitions[id].owner);
-            self.token(id, writes, token, heard.last_token)?;
+            self.token(&grant, writes, heard.last_token)?;
             let until_ms = heard.now_ms + left_ms;
             self.live.insert(id, Claim { owner, writes, token, until_ms });
         }
@@ -207,6 +209,7 @@ impl Claims {
     ) -> Result<Vec<Grant>, String> {
         let said = AdoptReply::decode(heard.reply).map_err(|error| error.to_string())?;
         let AdoptReply::Adopted { token, left_ms, .. } = said else { return Ok(vec![]) };
+        let mut adopted = heard.granted(id, token, left_ms);
         // A resend of an adoption finds itself and says nothing about others.
         if !self.live.contains_key(&id) {
             let side = world.writes(id);
@@ -215,10 +218,12 @@ impl Claims {
                 let stays = heard.holds.contains_key(&Member::Id(*id));
                 claim.owner == owner && claim.writes == side && !stays
             };
+            adopted.inherited =
+                self.live.iter().any(|(id, claim)| taken(id, claim) && claim.token == token);
             self.live.retain(|id, claim| !taken(id, claim));
             self.ended.retain(|id, claim| !taken(id, claim));
         }
-        Ok(vec![heard.granted(id, token, left_ms)])
+        Ok(vec![adopted])
     }
 
     fn renewed(&mut self, id: usize, answer: &RenewReply, heard: &Heard<'_>) -> Result<(), String> {
@@ -243,7 +248,8 @@ impl Claims {
     }
 
     /// I5: writers' tokens increase; a reader is given the last of them.
-    fn token(&mut self, id: usize, writes: bool, token: u64, server: u64) -> Result<(), String> {
+    fn token(&mut self, grant: &Grant, writes: bool, server: u64) -> Result<(), String> {
+        let Grant { id, token, .. } = *grant;
         if self.tokens_lost {
             self.tokens.clear();
             self.tokens_lost = false;
@@ -251,9 +257,11 @@ impl Claims {
         let last = self.tokens.last().copied().unwrap_or(0);
         let known = self.live.get(&id).map(|claim| claim.token);
         if !writes {
-            // Where the server has forgotten the last token it can only say what it noted.
+            // Where the server has forgotten the last token it can only say what it noted; a noted one may be larger than
+            // what it began with again.
             let (first, forgotten) = (known.is_none(), server == 0);
-            let wrong = token > server && known != Some(token) || first && token < last;
+            let noted = grant.inherited || known == Some(token);
+            let wrong = token > server && !noted || first && token < last;
             return match wrong && !forgotten {
                 true => Err(format!("I5: a reader with token {token} after {last}")),
                 false => Ok(()),

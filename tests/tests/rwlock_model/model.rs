@@ -17,7 +17,7 @@ pub(crate) struct ReadWrite {
     claims: Claims,
     /// Queue and timeouts may differ: one of them was lost alone, or settle met its bound with the last waiter.
     orphans: bool,
-    /// Notes were lost under holds that still live.
+    /// Notes were lost under holds that still live, or end before these.
     notes_lost: bool,
 }
 
@@ -243,8 +243,10 @@ impl ReadWrite {
         let same_ends = keys.ends_ms[1].abs_diff(keys.ends_ms[2]) <= slack_ms;
         self.orphans = left_behind || (self.orphans && !(same_ids && same_ends));
         // What has ended counts too: a clock that goes back brings it to life.
+        // What has ended counts too: a clock that goes back brings it to life, and of two keys only the one that lasts longer.
         let mut holds = keys.holds.keys().filter(|member| **member != Member::Writing);
-        self.notes_lost &= holds.any(|member| !keys.notes.contains_key(member));
+        let without = holds.any(|member| !keys.notes.contains_key(member));
+        self.notes_lost &= without || keys.ends_ms[5] + slack_ms < keys.ends_ms[0];
         Ok(())
     }
 }
