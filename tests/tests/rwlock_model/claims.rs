@@ -89,6 +89,12 @@ impl Claims {
         self.went_back = true;
     }
 
+    /// The claim on a hold that may be there.
+    fn claim(&self, id: usize) -> Option<Claim> {
+        let revived = self.ended.get(&id).filter(|_| self.went_back);
+        self.live.get(&id).or(revived).copied()
+    }
+
     fn end(&mut self, id: usize) {
         self.live.remove(&id);
         self.ended.remove(&id);
@@ -229,9 +235,7 @@ impl Claims {
     fn renewed(&mut self, id: usize, answer: &RenewReply, heard: &Heard<'_>) -> Result<(), String> {
         let RenewReply::Renewed { left_ms } = answer else { return self.not_destroyed(id, heard) };
         // I4: what nobody was granted cannot be renewed; a grant to a dead inbox was taken back.
-        let revived = self.ended.get(&id).filter(|_| self.went_back);
-        let claim = self.live.get(&id).or(revived).copied();
-        let mut claim = claim.ok_or_else(|| format!("I4: renewed {id}, not held"))?;
+        let mut claim = self.claim(id).ok_or_else(|| format!("I4: renewed {id}, not held"))?;
         claim.until_ms = claim.until_ms.max(heard.now_ms + left_ms);
         self.live.insert(id, claim);
         Ok(())
@@ -255,7 +259,7 @@ impl Claims {
             self.tokens_lost = false;
         }
         let last = self.tokens.last().copied().unwrap_or(0);
-        let known = self.live.get(&id).map(|claim| claim.token);
+        let known = self.claim(id).map(|claim| claim.token);
         if !writes {
             // Where the server has forgotten the last token it can only say what it noted; a noted one may be larger than
             // what it began with again.
