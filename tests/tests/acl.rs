@@ -69,7 +69,15 @@ async fn try_everything(session: &Session) -> Refusals {
                 .by(guard.owner())
                 .acquire()
                 .await;
-            note("re-entry", brief.as_ref().err().map(|_| BackendErrorKind::NoPermission));
+            let brief = match brief {
+                Ok(inner) => Some(inner),
+                // It had its turn: the machine was slower than so short a lease.
+                Err(AcquireError::ValidityTooShort { .. }) => None,
+                Err(error) => {
+                    note("re-entry", Some(of_acquire(error)));
+                    None
+                }
+            };
             tokio::time::sleep(30 * MS).await;
             match lock.by(guard.owner()).acquire().await {
                 Ok(inner) => note("release", inner.release().await.err().map(of_release)),
@@ -113,9 +121,9 @@ async fn hands_over(lock: &Mutex) -> Option<BackendErrorKind> {
     refused.or_else(|| next.err().map(of_acquire))
 }
 
-/// Two waiters for one place: one waits and gives up, one finds the queue full.
+/// Two waiters for one place: one waits past a check and gives up, one finds the queue full.
 async fn waits(lock: &Mutex) -> Option<BackendErrorKind> {
-    let (one, two) = tokio::join!(lock.acquire_within(300 * MS), lock.acquire_within(300 * MS));
+    let (one, two) = tokio::join!(lock.acquire_within(600 * MS), lock.acquire_within(600 * MS));
     [one, two].into_iter().find_map(|outcome| match outcome {
         Err(AcquireError::Backend(cause)) => Some(cause.kind()),
         Err(AcquireError::TimedOut { .. } | AcquireError::Saturated { .. }) => None,
