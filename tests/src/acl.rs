@@ -31,6 +31,7 @@ pub const MUTEX_COMMANDS: &[&str] = &[
     "zcard",
     "zrank",
     "zscore",
+    "zmscore",
     "zrange",
     "zrandmember",
     "zremrangebyrank",

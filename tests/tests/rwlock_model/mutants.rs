@@ -335,6 +335,7 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
         "elseif false then"
     ),
     ("force lets nobody in", "return { count, settle({}) }", "return { count, 0 }"),
+    ("a check does not see whose owner holds", "found[id] or known[i]", "found[id]"),
     // lib/settle.lua, lib/acquire.lua, lib/check.lua, lib/release.lua: what they do for readers and writers
     (
         "the bound of grants is not told",

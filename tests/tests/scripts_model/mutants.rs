@@ -145,15 +145,18 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "ticket = math.max(last + 1, now_us)",
         "ticket = now_us",
     ),
+    mutant!("a check refreshes nobody", "if #usual > 0 then refresh(unpack(usual)) end", "",),
     mutant!(
-        "a check refreshes nobody",
-        "elseif known and ticket ~= 0 then\n    refresh(id, owner, note)",
-        "elseif known and ticket ~= 0 then",
+        "a check refreshes the first alone",
+        "refresh(unpack(usual))",
+        "refresh(usual[1], usual[2], usual[3])",
     ),
+    mutant!("a check does not see who was cancelled", "and not marks[n]", ""),
+    mutant!("a check does not see whose owner holds", "or may_reenter(id, owners[i]) end", "end",),
     mutant!(
         "a waiter that had its turn keeps its place",
-        "elseif known and ticket ~= 0 then",
-        "elseif known then",
+        "if known and ticket ~= 0 and not",
+        "if known and not",
     ),
     mutant!("leaving keeps the deadline", "redis.call('HDEL', timeouts, id)", ""),
     mutant!(

@@ -155,6 +155,7 @@ const OF_SCRIPTS: &[Mutant] = &[
     mutant!("the usual release forgets the owner's other holds",
         "if owner and redis.call('HGET', notes, '=' .. owner) == cmsgpack.pack({ id }) then" => "if owner then"),
     mutant!("a check waits beyond the limit", "elseif fits(id) < 0 then" => "elseif false then"),
+    mutant!("a check does not look at the limit", "(tonumber(weight) or 0) > limit" => "false"),
     mutant!("set_limit does not settle",
         "return { settle({}), now_text }" => "return { 0, now_text }"),
     mutant!("set_limit sets nothing",

@@ -1,13 +1,12 @@
 -- What a check does. Needs: clock, token, queue, a kind, settle; locals check_ms.
--- A call has up to 128 waiters, and the usual case makes three calls for each: more would hold the server up (I18).
-local some_gone
+-- A call has up to 100 waiters, nearly all of them where they were: what these need is asked, and done, for all at once,
+-- and only the position of each by itself (I18).
 local tickets = {}
 
 -- The id is in the queue after it, unless it holds, was cancelled, or its owner holds and it joins as an entry.
-local function attend(id, ticket, owner, note)
+local function attend(id, known, ticket, owner, note)
   if holds_id(id) then return nil end
-  if (some_gone and is_gone(id)) or cools(id) then return { 4 } end
-  local known = redis.call('ZSCORE', queue, id)
+  if is_gone(id) or cools(id) then return { 4 } end
   if may_reenter(id, owner) then
     local _, lease_ms = split_id(id)
     if not reenter(id, owner, note, lease_ms) then
@@ -20,34 +19,49 @@ local function attend(id, ticket, owner, note)
     return { 5 }
   elseif known and ticket ~= 0 then
     refresh(id, owner, note)
-    tickets[id] = tonumber(known)
+    tickets[id] = known
   else -- with 0 it has had its turn, also where an earlier check has put it back
     tickets[id] = enter(id, owner, note, ticket)
   end
   return nil
 end
 
-local function answer(id)
-  if holds_id(id) then return { 1, token_of(id), left_of(id) } end
-  if refused[id] then return { 5 } end
-  return { 0, redis.call('ZRANK', queue, id), text(tickets[id]) }
+-- `waiting` has from `first` on four values an acquisition: id, ticket, owner, note. Answers who is refused, and why.
+local function attend_all(waiting, first)
+  local all, owners, refusals = {}, {}, {}
+  for i = first, #waiting, 4 do
+    all[#all + 1], owners[#owners + 1] = waiting[i], waiting[i + 2]
+  end
+  local places, marks = redis.call('ZMSCORE', queue, unpack(all)), redis.call('ZMSCORE', gone, unpack(all))
+  local others, usual = unusual(all, owners), {}
+  for n, id in ipairs(all) do
+    local i = first + (n - 1) * 4
+    local known, ticket = tonumber(places[n] or nil), tonumber(waiting[i + 1])
+    if known and ticket ~= 0 and not marks[n] and not others[id] then
+      usual[#usual + 1], usual[#usual + 2], usual[#usual + 3] = id, owners[n], waiting[i + 3]
+      tickets[id] = known
+    else
+      refusals[id] = attend(id, known, ticket, owners[n], waiting[i + 3])
+    end
+  end
+  if #usual > 0 then refresh(unpack(usual)) end
+  return all, refusals
 end
 
--- `waiting` has from `first` on four values an acquisition: id, ticket, owner, note.
+local function answer(id)
+  local position = tickets[id] and redis.call('ZRANK', queue, id)
+  if position then return { 0, position, text(tickets[id]) } end
+  if refused[id] then return { 5 } end
+  return { 1, token_of(id), left_of(id) }
+end
+
 local function check(waiting, first)
   read_hold()
-  some_gone = redis.call('EXISTS', gone) == 1
-  local callers, refusals = {}, {}
-  for i = first, #waiting, 4 do
-    local id = waiting[i]
-    refusals[id] = attend(id, tonumber(waiting[i + 1]), waiting[i + 2], waiting[i + 3])
-    if not refusals[id] then callers[id] = true end
-  end
+  local all, refusals = attend_all(waiting, first)
+  local callers = {}
+  for _, id in ipairs(all) do callers[id] = not refusals[id] end
   local again = settle(callers)
   local reply = { again, math.max(1, math.min(check_ms, hold_left())), now_text }
-  for i = first, #waiting, 4 do
-    local id = waiting[i]
-    reply[#reply + 1] = refusals[id] or answer(id)
-  end
+  for _, id in ipairs(all) do reply[#reply + 1] = refusals[id] or answer(id) end
   return reply
 end

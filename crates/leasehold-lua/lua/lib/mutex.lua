@@ -118,6 +118,13 @@ local function reenter(id, _, note, ms)
   return true
 end
 
+-- Those of these ids to which a check may have more to say than that they wait.
+local function unusual(ids, owners)
+  local found = {}
+  for i, id in ipairs(ids) do found[id] = holds_id(id) or cools(id) or may_reenter(id, owners[i]) end
+  return found
+end
+
 -- Why an id is not held: 0 absent, 1 somebody else holds, 2 forced away (the mark stays a minute). Whoever is told so has
 -- ended: what stands of it does not come to life again when the clock goes back.
 local function why_not_held(id)

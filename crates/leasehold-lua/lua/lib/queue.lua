@@ -17,9 +17,15 @@ end
 -- Both keys live as long as whoever was refreshed first by this script, and that one stays in them until it settles.
 local lives_on = false
 
-local function refresh(id, owner, note)
-  local deadline = now_ms + wait_ms
-  redis.call('HSET', timeouts, id, text(deadline) .. '|' .. owner .. '|' .. note)
+-- Three values a waiter: id, owner, note.
+local function refresh(...)
+  local deadline, written = now_ms + wait_ms, { ... }
+  local begin = text(deadline) .. '|'
+  local fields = {}
+  for i = 1, #written, 3 do
+    fields[#fields + 1], fields[#fields + 2] = written[i], begin .. written[i + 1] .. '|' .. written[i + 2]
+  end
+  redis.call('HSET', timeouts, unpack(fields))
   if lives_on then return end
   if redis.call('PTTL', queue) < wait_ms then redis.call('PEXPIREAT', queue, text(deadline)) end
   if redis.call('PTTL', timeouts) < wait_ms then redis.call('PEXPIREAT', timeouts, text(deadline)) end

@@ -111,3 +111,12 @@ local function reenter(id, owner, note, ms)
   take(id, owner, note, ms, token_of_writer(mates) or token_for(id))
   return true
 end
+
+-- Those of these ids to which a check may have more to say than that they wait: who holds, and whose owner does.
+local function unusual(ids, owners)
+  local found, lists = held(ids), {}
+  for i, owner in ipairs(owners) do lists[i] = '=' .. owner end
+  local known = redis.call('HMGET', notes, unpack(lists))
+  for i, id in ipairs(ids) do found[id] = found[id] or known[i] end
+  return found
+end

@@ -58,3 +58,13 @@ end
 -- A permit is never entered again: two of one owner are two permits.
 local function may_reenter(_, _) return false end
 local function reenter(_, _, _, _) return false end
+
+-- Those of these ids to which a check may have more to say than that they wait: who holds, and who never fits.
+local function unusual(ids, _)
+  local found, limit = held(ids), score('#l')
+  for _, id in ipairs(ids) do
+    local _, _, weight = split_id(id)
+    found[id] = found[id] or (tonumber(weight) or 0) > limit
+  end
+  return found
+end

@@ -147,6 +147,17 @@ local function who_holds(waiting)
   return since, note
 end
 
+-- Those of these ids that hold or cool down.
+local function held(ids)
+  local members, found = {}, {}
+  for i, id in ipairs(ids) do
+    members[2 * i - 1], members[2 * i] = id, '-' .. id
+  end
+  local scores = redis.call('ZMSCORE', holds, unpack(members))
+  for i, id in ipairs(ids) do found[id] = scores[2 * i - 1] or scores[2 * i] end
+  return found
+end
+
 -- Why an id is not held: 0 absent, 1 adopted by another, 2 forced away (the marks stay a minute).
 local function why_not_held(id)
   local marks = redis.call('ZMSCORE', gone, 'forced|' .. id, 'adopted|' .. id)

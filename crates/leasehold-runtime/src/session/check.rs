@@ -17,7 +17,7 @@ use crate::engine::Plan;
 use crate::error::{AcquireError, BackendError};
 
 /// One call asks for at most so many waiters, the longest waiting first.
-const LARGEST_CHECK: usize = 128;
+const LARGEST_CHECK: usize = 100;
 
 /// Asks for all waiters of one name, and sets when they are due again.
 pub(super) async fn check(granter: Granter, due: DueCheck) {
