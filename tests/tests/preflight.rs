@@ -1,7 +1,7 @@
 //! Preflight: each property of a server that matters for locks is found, and said in words.
 
 use leasehold_mutex::{Session, Severity, Subject};
-use leasehold_tests::{Server, eventually};
+use leasehold_tests::{Server, acl, eventually};
 use std::time::Duration;
 
 async fn worst_about(server: &Server, subject: Subject) -> (Severity, String) {
@@ -19,10 +19,7 @@ async fn a_plain_master_is_good_but_for_its_persistence() {
     assert_eq!(found.worst(), Severity::Note, "{found}");
     let noted: Vec<_> = found.findings.iter().filter(|one| one.severity > Severity::Good).collect();
     assert!(noted.len() == 1 && noted[0].subject == Subject::Persistence, "{found}");
-    eventually(Duration::from_secs(3), "only a token is left", async || {
-        server.keys().await.iter().all(|key| key.ends_with(b":token"))
-    })
-    .await;
+    assert_eq!(server.dbsize().await, 0, "nothing is left of it");
 }
 
 #[tokio::test]
@@ -82,6 +79,24 @@ async fn a_missing_right_is_a_problem_that_names_the_verb() {
         "{texts:?}"
     );
     assert!(found.about(Subject::Server).any(|finding| finding.text.contains("INFO")), "{found}");
+}
+
+/// What only some kinds need is not needed by all.
+#[tokio::test]
+async fn a_right_that_a_mutex_does_not_need_is_a_warning_that_names_the_kinds() {
+    let server = Server::start();
+    acl::user(&server, "app", "").await;
+    let session = Session::connect(&acl::url(&server, "app")).await.unwrap();
+    let found = session.preflight().await.unwrap();
+    let rights: Vec<_> = found.about(Subject::Rights).collect();
+    assert!(rights.iter().all(|finding| finding.severity == Severity::Warning), "{found}");
+    for kind in ["a read-write lock's acquire", "a semaphore's acquire"] {
+        assert!(rights.iter().any(|finding| finding.text.starts_with(kind)), "{kind}: {found}");
+    }
+    acl::change(&server, "app", "+@read").await;
+    let found = session.preflight().await.unwrap();
+    assert!(found.about(Subject::Rights).all(|one| one.severity == Severity::Good), "{found}");
+    assert_eq!(server.dbsize().await, 0, "nothing is left of it");
 }
 
 #[tokio::test]

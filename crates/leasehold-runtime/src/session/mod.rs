@@ -200,8 +200,10 @@ impl Session {
     }
 
     /// Looks at the server as a place for locks: version, role, eviction, persistence, replicas, rights, clock, messages;
-    /// each finding says what it means. Run it when a service starts, or by hand. About ten round trips; it takes and
-    /// releases one mutex of a random name. In a cluster it looks at every master, and each finding says which.
+    /// each finding says what it means. Run it when a service starts, or by hand. About thirty round trips: it takes and
+    /// releases a mutex, a read-write lock and a semaphore of random names. Where only the mutex works, and with it the
+    /// fair lock and the latch, that is a [`Warning`](Severity::Warning). In a cluster it looks at every master, and each
+    /// finding says which.
     ///
     /// # Errors
     /// [`BackendError`](crate::BackendError) if the server is out of reach. What it refuses is a finding.

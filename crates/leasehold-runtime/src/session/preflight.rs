@@ -5,7 +5,10 @@ use std::fmt;
 use std::time::Duration;
 
 use leasehold_lua::wire::{Push, acquisition_id};
-use leasehold_lua::{Acquisition, Call, Keys, Mode, ObjectName, Reply, Settings, Share, mutex};
+use leasehold_lua::{
+    Acquisition, Call, Keys, Mode, ObjectName, Reply, Settings, Share, Verbs, mutex, rwlock,
+    semaphore,
+};
 
 use super::link::{Link, Shared};
 use crate::backend::Place;
@@ -213,19 +216,69 @@ fn replicas(info: &Info) -> Finding {
     finding(Subject::Replicas, Severity::Note, text)
 }
 
-/// Every verb once, on a mutex of a random name: what is missing shows before the first job does.
+/// A kind of lock that is tried: one holds, another waits and is granted by the release.
+struct Trial {
+    /// Before the name of a verb.
+    whose: &'static str,
+    /// How bad it is if a verb does not work.
+    severity: Severity,
+    verbs: &'static Verbs,
+    /// Of the holder and of the waiter.
+    shares: [Share; 2],
+    settings: Settings,
+    inspect: fn(&Keys) -> Call,
+}
+
+/// The mutex first: what it needs all need.
+fn trials() -> [Trial; 3] {
+    let mutex = Trial {
+        whose: "",
+        severity: Severity::Problem,
+        verbs: &mutex::VERBS,
+        shares: [Share::Exclusive; 2],
+        settings: Settings::default(),
+        inspect: mutex::inspect,
+    };
+    let rwlock = Trial {
+        whose: "a read-write lock's ",
+        severity: Severity::Warning,
+        verbs: &rwlock::VERBS,
+        shares: [Share::Read, Share::Exclusive],
+        settings: Settings::default(),
+        inspect: |keys| rwlock::inspect(keys, 1),
+    };
+    let semaphore = Trial {
+        whose: "a semaphore's ",
+        severity: Severity::Warning,
+        verbs: &semaphore::VERBS,
+        shares: [Share::Weight(1); 2],
+        settings: semaphore::settings(1, false),
+        inspect: |keys| semaphore::inspect(keys, 1),
+    };
+    [mutex, rwlock, semaphore]
+}
+
+/// Every verb once, on locks of random names: what is missing shows before the first job does.
 async fn rights(shared: &Shared, place: &Place) -> Result<Vec<Finding>, BackendError> {
     let mut missing = Vec::new();
-    for (verb, call) in probes(shared, place) {
-        match shared.own.call(&call, shared.settings.response_timeout).await {
-            Ok(_) => {}
-            Err(failure) if failure.error.kind() == BackendErrorKind::Unreachable => {
-                return Err(failure.error);
+    for trial in trials() {
+        let keys = keys_at(shared, place, trial.verbs.kind);
+        for (verb, call) in trial.calls(shared, &keys) {
+            match shared.own.call(&call, shared.settings.response_timeout).await {
+                Ok(_) => {}
+                Err(failure) if failure.error.kind() == BackendErrorKind::Unreachable => {
+                    return Err(failure.error);
+                }
+                Err(failure) => {
+                    let text = format!("{}{verb} does not work: {}", trial.whose, failure.error);
+                    missing.push(finding(Subject::Rights, trial.severity, text));
+                }
             }
-            Err(failure) => {
-                let text = format!("{verb} does not work: {}", failure.error);
-                missing.push(finding(Subject::Rights, Severity::Problem, text));
-            }
+        }
+        // A limit or a token would stay for a while: nobody needs those of this name. Refused, they do.
+        drop(shared.own.command(place, &[b"DEL", &keys.holds, &keys.token]).await);
+        if missing.iter().any(|one| one.severity == Severity::Problem) {
+            break;
         }
     }
     if missing.is_empty() {
@@ -234,45 +287,37 @@ async fn rights(shared: &Shared, place: &Place) -> Result<Vec<Finding>, BackendE
     Ok(missing)
 }
 
-fn probes(shared: &Shared, place: &Place) -> Vec<(&'static str, Call)> {
-    const LEASE_MS: u64 = 1_000;
-    let keys = keys_at(shared, place);
-    let [held, waiting] = ["held", "waiting"].map(|who| {
-        acquisition_id(
-            &format!("{who}-{:016x}", random()),
-            LEASE_MS,
-            Share::Exclusive,
-            &shared.identity.inbox,
-        )
-    });
-    let holder = Acquisition { id: &held, owner: "preflight", note: b"", lease_ms: LEASE_MS };
-    let waiter = Acquisition { id: &waiting, owner: "another", ..holder };
-    let (terms, wait) = (shared.terms(), Mode::Wait { max_waiters: None });
-    let (verbs, none) = (&mutex::VERBS, Settings::default());
-    vec![
-        ("acquire", verbs.acquire(&keys, &none, holder, wait, terms)),
-        ("waiting", verbs.acquire(&keys, &none, waiter, wait, terms)),
-        ("the check", verbs.check(&keys, &none, [(waiter, 0)], terms)),
-        ("renewal", verbs.renew(&keys, &held, LEASE_MS)),
-        ("holder", mutex::inspect(&keys)),
-        ("queue", mutex::queue(&keys, 1)),
-        ("cancelling", verbs.release(&keys, &waiting, false, 0, terms)),
-        ("release", verbs.release(&keys, &held, false, 0, terms)),
-    ]
+impl Trial {
+    fn calls(&self, shared: &Shared, keys: &Keys) -> [(&'static str, Call); 8] {
+        const LEASE_MS: u64 = 1_000;
+        let [held, waiting] = self.shares.map(|share| {
+            acquisition_id(&format!("{:016x}", random()), LEASE_MS, share, &shared.identity.inbox)
+        });
+        let holder = Acquisition { id: &held, owner: "preflight", note: b"", lease_ms: LEASE_MS };
+        let waiter = Acquisition { id: &waiting, owner: "another", ..holder };
+        let (verbs, terms) = (self.verbs, shared.terms());
+        let wait = Mode::Wait { max_waiters: None };
+        [
+            ("acquire", verbs.acquire(keys, &self.settings, holder, wait, terms)),
+            ("waiting", verbs.acquire(keys, &self.settings, waiter, wait, terms)),
+            ("the check", verbs.check(keys, &self.settings, [(waiter, 0)], terms)),
+            ("renewal", verbs.renew(keys, &held, LEASE_MS)),
+            ("holder", (self.inspect)(keys)),
+            ("queue", mutex::queue(keys, 1)),
+            ("release", verbs.release(keys, &held, false, 0, terms)),
+            ("cancelling", verbs.release(keys, &waiting, false, 0, terms)),
+        ]
+    }
 }
 
 /// A random name that lives there. With one server the first does; a cluster of hundreds of masters has one within a
 /// few thousand.
-fn keys_at(shared: &Shared, place: &Place) -> Keys {
+fn keys_at(shared: &Shared, place: &Place, kind: &str) -> Keys {
+    let prefix = &shared.settings.prefix;
     let mut tries = 0;
     loop {
         let name = format!("preflight-{:016x}", random());
-        let keys = Keys::new(ObjectName {
-            prefix: &shared.settings.prefix,
-            kind: "mutex",
-            group: None,
-            name: name.as_bytes(),
-        });
+        let keys = Keys::new(ObjectName { prefix, kind, group: None, name: name.as_bytes() });
         tries += 1;
         if tries > 10_000 || shared.backend.place_of(&keys.holds) == *place {
             return keys;
