@@ -37,6 +37,8 @@ pub(crate) struct Heard<'a> {
     pub(crate) pushes: &'a [(usize, Push)],
     /// The last token after it, as the server has it.
     pub(crate) last_token: u64,
+    /// Before it the server had none: whoever is granted before a writer is has nothing to be given.
+    pub(crate) forgotten: bool,
     /// Which holds there are, and what the server noted of each.
     pub(crate) holds: &'a BTreeMap<Member, u64>,
     pub(crate) notes: &'a BTreeMap<Member, Note>,
@@ -126,7 +128,7 @@ impl Claims {
             let writes = world.writes(id);
             let known = self.live.get(&id).map(|claim| claim.owner);
             let owner = owner.or(known).unwrap_or(world.acquisitions[id].owner);
-            self.token(&grant, writes, heard.last_token)?;
+            self.token(&grant, writes, heard)?;
             let until_ms = heard.now_ms + left_ms;
             self.live.insert(id, Claim { owner, writes, token, until_ms });
         }
@@ -252,7 +254,7 @@ impl Claims {
     }
 
     /// I5: writers' tokens increase; a reader is given the last of them.
-    fn token(&mut self, grant: &Grant, writes: bool, server: u64) -> Result<(), String> {
+    fn token(&mut self, grant: &Grant, writes: bool, heard: &Heard<'_>) -> Result<(), String> {
         let Grant { id, token, .. } = *grant;
         if self.tokens_lost {
             self.tokens.clear();
@@ -263,7 +265,8 @@ impl Claims {
         if !writes {
             // Where the server has forgotten the last token it can only say what it noted; a noted one may be larger than
             // what it began with again.
-            let (first, forgotten) = (known.is_none(), server == 0);
+            let (first, server) = (known.is_none(), heard.last_token);
+            let forgotten = heard.forgotten || server == 0;
             let noted = grant.inherited || known == Some(token);
             let wrong = token > server && !noted || first && token < last;
             return match wrong && !forgotten {

@@ -97,8 +97,17 @@ impl Model for ReadWrite {
         let now_ms = at_us / 1_000;
         let last_token = snapshot.token.unwrap_or(0);
         let (holds, notes, pushed) = (&snapshot.holds, &snapshot.notes, &pushes);
-        let heard =
-            Heard { request, reply, pushes: pushed, last_token, holds, notes, now_ms, slack_ms };
+        let heard = Heard {
+            request,
+            reply,
+            pushes: pushed,
+            last_token,
+            forgotten: self.scene.reference.last_token().is_none(),
+            holds,
+            notes,
+            now_ms,
+            slack_ms,
+        };
         self.claims.hear(&self.scene.reference.world, &heard)?;
         self.invariants(&snapshot, now_ms, slack_ms)?;
         if answer.again == Some(false) && !matches!(request, Request::Force { .. }) {
