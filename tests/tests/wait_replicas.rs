@@ -485,3 +485,23 @@ async fn what_is_not_allowed_is_told() {
     let bad = Mutex::new(&narrow, "a", Options::default().wait_replicas(1, Duration::ZERO));
     assert!(matches!(bad, Err(ConfigError::Replication { .. })));
 }
+
+/// The grant of the first attempt is forced away while the server waits; the second one finds it busy.
+#[tokio::test]
+async fn all_attempts_together_are_the_wait_that_is_told() {
+    let farm = Farm::start(1).await;
+    let (session, stranger) = (farm.session().await, farm.session().await);
+    farm.freeze();
+    let lock = mutex(&session, "a", waiting(1));
+    let taking = tokio::spawn(async move { lock.acquire_within(2 * SECOND).await });
+    eventually(SOON, "the server waits", async || farm.waiting().await).await;
+    let plain = mutex(&stranger, "a", Options::default());
+    assert!(plain.force_release().await.unwrap().is_some());
+    let guard = plain.acquire().await.unwrap();
+    tokio::time::sleep(500 * MS).await; // by so much the second attempt is shorter than both
+    farm.thaw();
+    let ended = taking.await.unwrap();
+    let Err(AcquireError::TimedOut { waited, .. }) = ended else { panic!("{ended:?}") };
+    assert!(waited >= 2 * SECOND, "{waited:?}");
+    guard.release().await.unwrap();
+}

@@ -65,6 +65,15 @@ impl Untaken {
         Self { error, gone }
     }
 
+    /// The error as the caller sees it, who asked then, perhaps with several attempts.
+    pub(crate) fn since(self, asked: Moment) -> AcquireError {
+        let mut error = self.error;
+        if let AcquireError::TimedOut { waited, .. } = &mut error {
+            *waited = now().since(asked);
+        }
+        error
+    }
+
     /// What is left of a patience for another attempt: whoever waits longer than a failover takes is not told of it.
     pub(crate) fn patience_left(&self, patience: Patience, since: Moment) -> Option<Patience> {
         match patience {

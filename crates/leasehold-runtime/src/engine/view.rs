@@ -97,7 +97,7 @@ impl<M: Mode> View<M> {
     }
 
     async fn take(&self, patience: Patience) -> Result<Option<Guard<M>>, AcquireError> {
-        let (link, mut patience) = (self.session.link(), patience);
+        let (link, asked, mut patience) = (self.session.link(), now(), patience);
         loop {
             let (began, plan) = (now(), self.plan());
             let _waiting = Waiting(plan.acquisition.seat.as_ref());
@@ -108,7 +108,7 @@ impl<M: Mode> View<M> {
             };
             match untaken.patience_left(patience, began) {
                 Some(left) => patience = left,
-                None => return Err(untaken.error),
+                None => return Err(untaken.since(asked)),
             }
         }
     }
