@@ -126,7 +126,7 @@ impl Claims {
         for grant in granted {
             let Grant { id, owner, token, left_ms, .. } = grant;
             let writes = world.writes(id);
-            let known = self.live.get(&id).map(|claim| claim.owner);
+            let known = self.claim(id).map(|claim| claim.owner);
             let owner = owner.or(known).unwrap_or(world.acquisitions[id].owner);
             self.token(&grant, writes, heard)?;
             let until_ms = heard.now_ms + left_ms;
