@@ -4,12 +4,14 @@
 //! A failure names its seed; `LEASEHOLD_SEED=<seed> cargo test -p leasehold-tests --test latch_model` runs that case
 //! first. The steps keep clear of deadlines, so nothing here depends on how fast the machine is.
 
-#[path = "latch_model/bench.rs"]
+#[path = "models/bench.rs"]
 mod bench;
 #[path = "latch_model/claims.rs"]
 mod claims;
 #[path = "latch_model/generator.rs"]
 mod generator;
+#[path = "latch_model/keys.rs"]
+mod keys;
 #[path = "latch_model/model.rs"]
 mod model;
 #[path = "latch_model/mutants.rs"]
@@ -18,8 +20,10 @@ mod mutants;
 mod reference;
 #[path = "models/runner.rs"]
 mod runner;
+#[path = "models/values.rs"]
+mod values;
 
-use bench::Bench;
+use bench::{Bench, Change, Setup};
 use model::LatchModel;
 use mutants::MUTANTS;
 
@@ -28,17 +32,28 @@ const CASES: u32 = 2_560;
 /// A mutant must be caught within so many cases.
 const MUTANT_CASES: usize = 1_024;
 
+/// So small that a case reaches them.
+const SMALL_BOUNDS: &[Change] = &[
+    Change { from: "local MOST_TOLD = 100", to: "local MOST_TOLD = 2" },
+    Change { from: "local MOST_SWEPT = 8", to: "local MOST_SWEPT = 2" },
+];
+
+fn bench() -> Bench {
+    let scripts = leasehold_lua::latch::scripts().to_vec();
+    Bench::start(Setup { kind: "latch", scripts, small_bounds: SMALL_BOUNDS })
+}
+
 /// Mutants are tried on these cases first: together they catch all of them.
 const FIRST: &[usize] = &[0, 5, 2, 3, 8, 10, 17, 20, 57, 119, 122];
 
 #[test]
 fn scripts_do_what_the_model_does() {
-    runner::agree::<LatchModel>(&mut Bench::start(), leasehold_tests::rounds(CASES));
+    runner::agree::<LatchModel>(&mut bench(), leasehold_tests::rounds(CASES));
 }
 
 /// The negative control: every mutant of the scripts is told from the real ones.
 #[test]
 fn every_mutant_of_the_scripts_is_caught() {
-    let survivors = runner::survivors::<LatchModel>(Bench::start, MUTANTS, MUTANT_CASES, FIRST);
+    let survivors = runner::survivors::<LatchModel>(bench, MUTANTS, MUTANT_CASES, FIRST);
     assert!(survivors.is_empty(), "not caught: {survivors:?}");
 }

@@ -15,6 +15,8 @@ mod claims;
 mod decode;
 #[path = "rwlock_model/generator.rs"]
 mod generator;
+#[path = "models/keys.rs"]
+mod keys;
 #[path = "rwlock_model/model.rs"]
 mod model;
 #[path = "rwlock_model/mutants.rs"]
@@ -31,6 +33,8 @@ mod request;
 mod runner;
 #[path = "rwlock_model/snapshot.rs"]
 mod snapshot;
+#[path = "models/values.rs"]
+mod values;
 
 use std::collections::BTreeMap;
 

@@ -15,6 +15,8 @@ mod claims;
 mod decode;
 #[path = "semaphore_model/generator.rs"]
 mod generator;
+#[path = "models/keys.rs"]
+mod keys;
 #[path = "semaphore_model/mutants.rs"]
 mod mutants;
 #[path = "models/names.rs"]
@@ -29,6 +31,8 @@ mod request;
 mod runner;
 #[path = "semaphore_model/scene.rs"]
 mod scene;
+#[path = "models/values.rs"]
+mod values;
 
 use std::collections::BTreeMap;
 

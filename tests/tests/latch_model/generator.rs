@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::bench::{INBOXES, KEYS};
+use super::bench::INBOXES;
+use super::keys::KEYS;
 use super::model::{LatchModel, Meant, Step};
 use super::reference::{Id, Listener, World};
 use super::runner::{Action, Model, clearance_ms};

@@ -6,8 +6,9 @@ use leasehold_lua::latch::{
 use leasehold_lua::wire::Push;
 use leasehold_lua::{Call, Keys, LatchKeys, Reply};
 
-use super::bench::{Key, Seen, channel};
+use super::bench::{INBOXES, Seen, channel};
 use super::claims::Claims;
+use super::keys::Key;
 use super::reference::{Answer, CHECK_MS, Id, Listener, Reference, Told, World};
 use super::runner::{Action, Model};
 
@@ -75,7 +76,7 @@ pub(crate) struct LatchModel {
     claims: Claims,
     /// All that there were.
     pub(crate) generations: Vec<u64>,
-    alive: [bool; super::bench::INBOXES],
+    alive: [bool; INBOXES],
 }
 
 impl LatchModel {
@@ -84,7 +85,7 @@ impl LatchModel {
             reference: Reference::new(world, now_us),
             claims: Claims::default(),
             generations: Vec::new(),
-            alive: [true; super::bench::INBOXES],
+            alive: [true; INBOXES],
         }
     }
 

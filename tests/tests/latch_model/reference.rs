@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_lua::latch::State;
 
-use super::bench::{Found, Key, channel};
+use super::bench::channel;
+use super::keys::{Found, KEYS, Key};
 
 pub(crate) const CHECK_MS: u64 = 1_000;
 pub(crate) const KEPT_MS: u64 = 60_000;
@@ -128,7 +129,7 @@ impl Reference {
         self.told.clear();
         self.check_ms = None;
         let now = self.now_ms();
-        for key in super::bench::KEYS {
+        for key in KEYS {
             if self.ends_ms(key) <= now {
                 self.lose(key);
             }

@@ -1,7 +1,7 @@
 //! The real side: one server for all cases, its clock in the test's hands, inboxes with real subscribers. It knows keys
 //! and calls, not what they mean.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold_lua::wire::Push;
@@ -9,60 +9,18 @@ use leasehold_lua::{Call, Keys, ObjectName, Reply, Script};
 use leasehold_tests::Server;
 use redis::{Connection, ConnectionLike, Pipeline, Value};
 
-use super::Holds;
+use super::keys::{Found, KEYS, Key};
+use super::values::{bytes, int, text, time};
 
 /// How many inboxes (processes) there are.
 pub(crate) const INBOXES: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A key of the object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Key {
-    Holds,
-    Queue,
-    Timeouts,
-    Token,
-    Gone,
-    Notes,
-}
-
-/// In the order of [`Found::ends_ms`].
-pub(crate) const KEYS: [Key; 6] =
-    [Key::Holds, Key::Queue, Key::Timeouts, Key::Token, Key::Gone, Key::Notes];
 
 /// A text of the scripts that is replaced by another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     pub(crate) from: &'static str,
     pub(crate) to: &'static str,
-}
-
-/// What the key of the holds is: [`Holds`], which the suite says.
-pub(crate) trait HoldsKey: Sized {
-    fn ask(key: &[u8]) -> redis::Cmd;
-    fn read(value: &Value) -> Result<Self, String>;
-}
-
-/// Of a kind with one hold: a hash.
-impl HoldsKey for BTreeMap<String, String> {
-    fn ask(key: &[u8]) -> redis::Cmd {
-        redis::cmd("HGETALL").arg(key).clone()
-    }
-
-    fn read(value: &Value) -> Result<Self, String> {
-        Ok(texts(value))
-    }
-}
-
-/// Of a kind with many: a zset.
-impl HoldsKey for BTreeMap<String, u64> {
-    fn ask(key: &[u8]) -> redis::Cmd {
-        redis::cmd("ZRANGE").arg(key).arg(0).arg(-1).arg("WITHSCORES").clone()
-    }
-
-    fn read(value: &Value) -> Result<Self, String> {
-        Ok(scores(value)?.into_iter().collect())
-    }
 }
 
 /// Whose scripts are tried.
@@ -75,18 +33,6 @@ pub(crate) struct Setup {
     pub(crate) small_bounds: &'static [Change],
 }
 
-/// What the keys hold, as it stands there, and when each ends (0: there is none).
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
-    pub(crate) holds: Holds,
-    pub(crate) queue: Vec<(u64, String)>,
-    pub(crate) timeouts: BTreeMap<String, String>,
-    pub(crate) token: Option<u64>,
-    pub(crate) gone: BTreeMap<String, u64>,
-    pub(crate) notes: BTreeMap<String, Vec<u8>>,
-    pub(crate) ends_ms: [u64; 6],
-}
-
 /// What one step did at the server.
 #[derive(Debug)]
 pub(crate) struct Seen {
@@ -97,7 +43,7 @@ pub(crate) struct Seen {
     pub(crate) reply: Option<Reply>,
     pub(crate) pushes: Vec<(usize, Push)>,
     pub(crate) found: Found,
-    /// A key without an end: its name's number in [`KEYS`].
+    /// A key without an end.
     pub(crate) endless: Option<Key>,
     /// Keys that exist beside ours.
     pub(crate) strangers: u64,
@@ -193,8 +139,7 @@ impl Bench {
     }
 
     pub(crate) fn lose(&mut self, key: Key) {
-        let name = self.key(key).to_vec();
-        redis::cmd("DEL").arg(name).exec(&mut self.commands).expect("DEL");
+        redis::cmd("DEL").arg(key.name(&self.keys)).exec(&mut self.commands).expect("DEL");
     }
 
     pub(crate) fn flush_scripts(&mut self) {
@@ -217,10 +162,11 @@ impl Bench {
         let probed_us = time(&probe[2 * KEYS.len() + 1]);
         let ttls: Vec<i64> = probe[KEYS.len()..2 * KEYS.len()].iter().map(int).collect();
         let existing = ttls.iter().filter(|ttl| **ttl != -2).count() as u64;
-        let mut found = found(&probe)?;
-        for (end, ttl) in found.ends_ms.iter_mut().zip(&ttls) {
-            *end = if *ttl > 0 { probed_us / 1_000 + ttl.unsigned_abs() } else { 0 };
-        }
+        let ends = |at: usize| match ttls[at] {
+            ttl if ttl > 0 => probed_us / 1_000 + ttl.unsigned_abs(),
+            _ => 0,
+        };
+        let found = Found::read(&probe, std::array::from_fn(ends))?;
         Ok(Seen {
             before_us,
             called_us,
@@ -246,17 +192,10 @@ impl Bench {
             pipe.cmd("PUBLISH").arg(channel(inbox)).arg(format!("marker {}", self.markers));
         }
         for key in KEYS {
-            match key {
-                Key::Holds => pipe.add_command(Holds::ask(self.key(key))),
-                Key::Timeouts | Key::Notes => pipe.cmd("HGETALL").arg(self.key(key)),
-                Key::Queue | Key::Gone => {
-                    pipe.cmd("ZRANGE").arg(self.key(key)).arg(0).arg(-1).arg("WITHSCORES")
-                }
-                Key::Token => pipe.cmd("GET").arg(self.key(key)),
-            };
+            pipe.add_command(key.ask(&self.keys));
         }
         for key in KEYS {
-            pipe.cmd("PTTL").arg(self.key(key));
+            pipe.cmd("PTTL").arg(key.name(&self.keys));
         }
         pipe.cmd("DBSIZE").cmd("TIME");
         let packed = pipe.get_packed_pipeline();
@@ -288,17 +227,6 @@ impl Bench {
         }
         arrived
     }
-
-    fn key(&self, key: Key) -> &[u8] {
-        match key {
-            Key::Holds => &self.keys.holds,
-            Key::Queue => &self.keys.queue,
-            Key::Timeouts => &self.keys.timeouts,
-            Key::Token => &self.keys.token,
-            Key::Gone => &self.keys.gone,
-            Key::Notes => &self.keys.notes,
-        }
-    }
 }
 
 impl Setup {
@@ -319,61 +247,6 @@ impl Setup {
 fn keys_of(kind: &str, case: u64) -> Keys {
     let name = format!("case {case}");
     Keys::new(ObjectName { prefix: b"", kind, group: None, name: name.as_bytes() })
-}
-
-fn found(probe: &[Value]) -> Result<Found, String> {
-    let token = (probe[3] != Value::Nil).then(|| text(&probe[3]));
-    let token = token.map(|token| token.parse().map_err(|_| format!("token {token}")));
-    Ok(Found {
-        holds: Holds::read(&probe[0])?,
-        queue: scores(&probe[1])?.into_iter().map(|(id, ticket)| (ticket, id)).collect(),
-        timeouts: texts(&probe[2]),
-        token: token.transpose()?,
-        gone: scores(&probe[4])?.into_iter().collect(),
-        notes: pairs(&probe[5]).into_iter().map(|(id, it)| (latin(&id), it)).collect(),
-        ends_ms: [0; 6],
-    })
-}
-
-fn scores(value: &Value) -> Result<Vec<(String, u64)>, String> {
-    let read = |(member, score): (Vec<u8>, Vec<u8>)| {
-        let score = latin(&score).parse();
-        Ok((latin(&member), score.map_err(|_| format!("score of {}", latin(&member)))?))
-    };
-    pairs(value).into_iter().map(read).collect()
-}
-
-fn texts(value: &Value) -> BTreeMap<String, String> {
-    pairs(value).into_iter().map(|(field, it)| (latin(&field), latin(&it))).collect()
-}
-
-fn pairs(value: &Value) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let Value::Array(parts) = value else { panic!("not a list: {value:?}") };
-    parts.chunks(2).map(|pair| (bytes(&pair[0]), bytes(&pair[1]))).collect()
-}
-
-fn bytes(value: &Value) -> Vec<u8> {
-    let Value::BulkString(bytes) = value else { panic!("not a string: {value:?}") };
-    bytes.clone()
-}
-
-fn latin(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn text(value: &Value) -> String {
-    latin(&bytes(value))
-}
-
-fn int(value: &Value) -> i64 {
-    let Value::Int(number) = value else { panic!("not an integer: {value:?}") };
-    *number
-}
-
-fn time(value: &Value) -> u64 {
-    let Value::Array(parts) = value else { panic!("not a time: {value:?}") };
-    let number = |part: &Value| text(part).parse::<u64>().expect("a number");
-    number(&parts[0]) * 1_000_000 + number(&parts[1])
 }
 
 /// Channel and payload.

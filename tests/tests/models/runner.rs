@@ -11,7 +11,8 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::bench::{Bench, Change, Key, Seen};
+use super::bench::{Bench, Change, Seen};
+use super::keys::Key;
 
 /// Steps of a case.
 pub(crate) const STEPS: usize = 50;

@@ -6,7 +6,7 @@ use leasehold_lua::Reply;
 use leasehold_lua::mutex::AdoptReply;
 use leasehold_lua::reply::{AcquireReply, CheckAnswer, CheckReply, ExchangeReply, RenewReply};
 
-use super::bench::Key;
+use super::keys::Key;
 use super::reference::{Member, Note, Push};
 use super::request::{Request, World};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use super::bench::KEYS;
+use super::keys::KEYS;
 use super::reference::{Mark, Member, Note};
 
 /// What the keys hold.

@@ -9,7 +9,7 @@ use leasehold_lua::reply::{AcquireReply, CheckReply, ForceReply, ReleaseReply, R
 use leasehold_lua::wire::Push as Message;
 
 use super::answer::Answer;
-use super::bench::Found;
+use super::keys::Found;
 use super::names::{note, number_of, owner_name};
 use super::reference::{Entry, Mark, Push};
 use super::replies::{acquired, checked, id_in, queue, released, renewed, word};

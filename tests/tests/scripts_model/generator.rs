@@ -5,7 +5,8 @@ use proptest::sample::{select, subsequence};
 use proptest::strategy::Union;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::bench::{INBOXES, KEYS, Key};
+use super::bench::INBOXES;
+use super::keys::{KEYS, Key};
 use super::model::Exclusive;
 use super::reference::Mark;
 use super::request::{AT_LEAST_MS, Attempt, Floor, Named, Scene, Step, Ticket, World};

@@ -3,9 +3,10 @@
 
 use leasehold_lua::{Call, Keys};
 
-use super::bench::{Key, Seen};
+use super::bench::Seen;
 use super::claims::Claims;
 use super::decode;
+use super::keys::Key;
 use super::reference::Reference;
 use super::request::{Request, Scene, Step};
 use super::runner::{Action, Model};

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use leasehold_lua::wire::acquisition_id;
 use leasehold_lua::{Acquisition, Call, Keys, Mode, Settings, Share, Terms, fair, mutex};
 
-use super::bench::{Key, channel};
+use super::bench::channel;
+use super::keys::Key;
 use super::names::{note, number_of, owner_name, uuid};
 use super::reference::{CHECK_MS, GRANT_MS, Reference};
 use super::runner::{Action, CLEAR_AFTER_MS};

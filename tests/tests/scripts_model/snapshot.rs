@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::bench::KEYS;
+use super::keys::KEYS;
 use super::reference::{Entry, Mark};
 
 /// What the keys hold; entries only while they live.

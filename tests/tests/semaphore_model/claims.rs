@@ -7,7 +7,7 @@ use leasehold_lua::mutex::AdoptReply;
 use leasehold_lua::reply::{AcquireReply, CheckAnswer, CheckReply, RenewReply};
 use leasehold_lua::semaphore::{ManyReply, MergeReply, SplitReply, adopted_weight};
 
-use super::bench::{Found, Key};
+use super::keys::{Found, Key};
 use super::reference::Push;
 use super::request::{Attempt, Named, Request, World};
 

@@ -9,7 +9,7 @@ use leasehold_lua::wire::Push as Message;
 use leasehold_lua::{DecodeError, Share};
 
 use super::answer::Answer;
-use super::bench::Found;
+use super::keys::Found;
 use super::names::{note, number_of, owner_name};
 use super::reference::{Mark, Note, Push, Reference};
 use super::replies::{acquired, checked, id_in, queue, released, renewed, word};

@@ -5,7 +5,8 @@ use proptest::sample::{select, subsequence};
 use proptest::strategy::Union;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::bench::{INBOXES, Key};
+use super::bench::INBOXES;
+use super::keys::Key;
 use super::reference::{Mark, Reference};
 use super::request::{AT_LEAST_MS, Attempt, Member, Named, World};
 use super::runner::{Action, Model, clearance_ms};

@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::answer::Answer;
-use super::bench::{INBOXES, Key};
+use super::bench::INBOXES;
+use super::keys::Key;
 use super::request::{Member, Named, Request, World};
 
 #[path = "reference/permits.rs"]

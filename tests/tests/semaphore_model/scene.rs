@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_lua::{Call, Keys};
 
-use super::bench::{Found, INBOXES, KEYS, Key, Seen};
+use super::bench::{INBOXES, Seen};
 use super::claims::Claims;
 use super::decode;
+use super::keys::{Found, KEYS, Key};
 use super::reference::Reference;
 use super::request::{Member, Named, Request, World};
 use super::runner::{Action, CLEAR_AFTER_MS, Model};
