@@ -8,6 +8,10 @@
 mod bench;
 #[path = "latch_model/claims.rs"]
 mod claims;
+#[path = "models/ending.rs"]
+mod ending;
+#[path = "models/events.rs"]
+mod events;
 #[path = "latch_model/generator.rs"]
 mod generator;
 #[path = "latch_model/keys.rs"]

@@ -11,10 +11,18 @@ mod answer;
 mod bench;
 #[path = "rwlock_model/claims.rs"]
 mod claims;
+#[path = "models/clients.rs"]
+mod clients;
 #[path = "rwlock_model/decode.rs"]
 mod decode;
+#[path = "models/ending.rs"]
+mod ending;
+#[path = "models/events.rs"]
+mod events;
 #[path = "rwlock_model/generator.rs"]
 mod generator;
+#[path = "models/gone.rs"]
+mod gone;
 #[path = "models/keys.rs"]
 mod keys;
 #[path = "rwlock_model/model.rs"]
@@ -23,6 +31,8 @@ mod model;
 mod mutants;
 #[path = "models/names.rs"]
 mod names;
+#[path = "models/pushes.rs"]
+mod pushes;
 #[path = "rwlock_model/reference.rs"]
 mod reference;
 #[path = "models/replies.rs"]
@@ -33,8 +43,16 @@ mod request;
 mod runner;
 #[path = "rwlock_model/snapshot.rs"]
 mod snapshot;
+#[path = "models/tokens.rs"]
+mod tokens;
 #[path = "models/values.rs"]
 mod values;
+#[path = "models/verdict.rs"]
+mod verdict;
+#[path = "models/waiters.rs"]
+mod waiters;
+#[path = "models/world.rs"]
+mod world;
 
 use std::collections::BTreeMap;
 

@@ -11,16 +11,26 @@ mod answer;
 mod bench;
 #[path = "semaphore_model/claims.rs"]
 mod claims;
+#[path = "models/clients.rs"]
+mod clients;
 #[path = "semaphore_model/decode.rs"]
 mod decode;
+#[path = "models/ending.rs"]
+mod ending;
+#[path = "models/events.rs"]
+mod events;
 #[path = "semaphore_model/generator.rs"]
 mod generator;
+#[path = "models/gone.rs"]
+mod gone;
 #[path = "models/keys.rs"]
 mod keys;
 #[path = "semaphore_model/mutants.rs"]
 mod mutants;
 #[path = "models/names.rs"]
 mod names;
+#[path = "models/pushes.rs"]
+mod pushes;
 #[path = "semaphore_model/reference.rs"]
 mod reference;
 #[path = "models/replies.rs"]
@@ -33,6 +43,12 @@ mod runner;
 mod scene;
 #[path = "models/values.rs"]
 mod values;
+#[path = "models/verdict.rs"]
+mod verdict;
+#[path = "models/waiters.rs"]
+mod waiters;
+#[path = "models/world.rs"]
+mod world;
 
 use std::collections::BTreeMap;
 

@@ -6,20 +6,16 @@ use proptest::sample::select;
 use proptest_state_machine::ReferenceStateMachine;
 
 use super::bench::INBOXES;
+use super::events::{Event, back, forward, inbox, lose};
 use super::keys::KEYS;
 use super::model::{LatchModel, Meant, Step};
 use super::reference::{Id, Listener, World};
-use super::runner::{Action, Model, clearance_ms};
+use super::runner::{Model, START_US};
 
 const ARMS: usize = 8;
 /// Few, so that ids come back in later generations, and as calls and names alike.
 const IDS: usize = 6;
 const UUIDS: usize = 4;
-/// Where the virtual clock of the generator starts.
-const START_US: u64 = 1_700_000_000_000_000;
-/// What a step takes.
-const STEP_US: u64 = 1_000;
-
 impl ReferenceStateMachine for LatchModel {
     type State = Self;
     type Transition = Step;
@@ -44,32 +40,18 @@ impl ReferenceStateMachine for LatchModel {
             if open { 6 } else { 24 } => listener().prop_map(|listener| Step::Wait { listener }),
             3 => leave(model),
             if open { 14 } else { 6 } => meant().prop_map(|meant| Step::Reset { meant }),
-            8 => select(vec![100, 900, 2_100, 4_300, 11_000, 25_000, 61_000])
-                .prop_map(|ms| Step::Forward { ms }),
+            8 => forward(vec![100, 900, 2_100, 4_300, 11_000, 25_000, 61_000]).prop_map(Step::Event),
             2 => Just(Step::PastLatch),
-            2 => select(vec![1_500, 3_000]).prop_map(|ms| Step::Back { ms }),
-            3 => (0..INBOXES, prop::bool::weighted(0.7))
-                .prop_map(|(inbox, alive)| Step::Inbox { inbox, alive }),
-            2 => select(KEYS.to_vec()).prop_map(|key| Step::Lose { key }),
-            1 => Just(Step::FlushScripts),
+            2 => back().prop_map(Step::Event),
+            3 => inbox(0.7).prop_map(Step::Event),
+            2 => lose(KEYS.to_vec()).prop_map(Step::Event),
+            1 => Just(Step::Event(Event::FlushScripts)),
         ]
         .boxed()
     }
 
-    fn apply(mut model: Self, step: &Step) -> Self {
-        let now_us = model.reference.now_us + STEP_US;
-        let now_us = now_us + clearance_ms(model.deadlines_ms(), now_us / 1_000) * 1_000;
-        model.reference.at(now_us);
-        let action = model.action(step, now_us);
-        match &action {
-            Action::Send(request) => {
-                let fresh = model.reference.next_generation();
-                model.answer(request, fresh);
-            }
-            Action::Clock(ms) => model.reference.at(now_us.saturating_add_signed(ms * 1_000)),
-            Action::Inbox { .. } | Action::Lose(_) | Action::FlushScripts => model.suffer(&action),
-        }
-        model
+    fn apply(model: Self, step: &Step) -> Self {
+        model.step(step)
     }
 }
 

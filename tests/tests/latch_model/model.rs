@@ -8,6 +8,7 @@ use leasehold_lua::{Call, Keys, LatchKeys, Reply};
 
 use super::bench::{INBOXES, Seen, channel};
 use super::claims::Claims;
+use super::events::Event;
 use super::keys::Key;
 use super::reference::{Answer, CHECK_MS, Id, Listener, Reference, Told, World};
 use super::runner::{Action, Model};
@@ -42,22 +43,9 @@ pub(crate) enum Step {
     Reset {
         meant: Meant,
     },
-    Forward {
-        ms: i64,
-    },
     /// Just beyond the end of a key.
     PastLatch,
-    Back {
-        ms: i64,
-    },
-    Inbox {
-        inbox: usize,
-        alive: bool,
-    },
-    Lose {
-        key: Key,
-    },
-    FlushScripts,
+    Event(Event),
 }
 
 #[derive(Clone, Debug)]
@@ -163,6 +151,10 @@ impl Model for LatchModel {
         self.reference.world.small_bounds
     }
 
+    fn now_us(&self) -> u64 {
+        self.reference.now_us
+    }
+
     fn deadlines_ms(&self) -> Vec<u64> {
         self.reference.deadlines_ms()
     }
@@ -182,17 +174,13 @@ impl Model for LatchModel {
             Step::Wait { listener } => Action::Send(Request::Wait { listener }),
             Step::Leave { listener } => Action::Send(Request::Leave { listener }),
             Step::Reset { meant } => Action::Send(Request::Reset { meant: self.generation(meant) }),
-            Step::Forward { ms } => Action::Clock(ms),
             Step::PastLatch => {
                 let next =
                     self.deadlines_ms().into_iter().filter(|end| *end > now_us / 1_000).min();
                 let ms = next.map_or(1, |end| end - now_us / 1_000 + 11);
                 Action::Clock(ms.cast_signed())
             }
-            Step::Back { ms } => Action::Clock(-ms),
-            Step::Inbox { inbox, alive } => Action::Inbox { inbox, alive },
-            Step::Lose { key } => Action::Lose(key),
-            Step::FlushScripts => Action::FlushScripts,
+            Step::Event(event) => event.action(),
         }
     }
 
@@ -238,6 +226,11 @@ impl Model for LatchModel {
             }
             Request::Reset { meant } => latch::reset(&keys, meant),
         }
+    }
+
+    fn assume(&mut self, request: &Request, _: u64) {
+        let fresh = self.reference.next_generation();
+        self.answer(request, fresh);
     }
 
     fn see(&mut self, request: Option<&Request>, seen: &Seen, slack_ms: u64) -> Result<(), String> {

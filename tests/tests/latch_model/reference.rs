@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_lua::latch::State;
 
 use super::bench::channel;
+use super::ending::Ending;
 use super::keys::{Found, KEYS, Key};
 
 pub(crate) const CHECK_MS: u64 = 1_000;
@@ -89,12 +90,6 @@ pub(crate) enum Answer {
 /// A push: to which inbox, for which entry, which generation, how it ended.
 pub(crate) type Told = (usize, usize, u64, State);
 
-#[derive(Clone, Debug, Default)]
-struct Ending<T> {
-    of: T,
-    ends_ms: u64,
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
     pub(crate) world: World,
@@ -129,26 +124,20 @@ impl Reference {
         self.told.clear();
         self.check_ms = None;
         let now = self.now_ms();
-        for key in KEYS {
-            if self.ends_ms(key) <= now {
-                self.lose(key);
-            }
-        }
+        self.latch.at(now);
+        self.ids.at(now);
+        self.waiters.at(now);
     }
 
-    fn ends_ms(&self, key: Key) -> u64 {
-        match key {
-            Key::Latch => self.latch.ends_ms,
-            Key::Ids => self.ids.ends_ms,
-            Key::Waiters => self.waiters.ends_ms,
-        }
+    fn ends_ms(&self) -> [u64; KEYS.len()] {
+        [self.latch.ends_ms, self.ids.ends_ms, self.waiters.ends_ms]
     }
 
     pub(crate) fn lose(&mut self, key: Key) {
         match key {
-            Key::Latch => self.latch = Ending::default(),
-            Key::Ids => self.ids = Ending::default(),
-            Key::Waiters => self.waiters = Ending::default(),
+            Key::Latch => self.latch.lose(),
+            Key::Ids => self.ids.lose(),
+            Key::Waiters => self.waiters.lose(),
         }
     }
 
@@ -181,10 +170,9 @@ impl Reference {
 
     /// Every moment at which an answer changes by itself.
     pub(crate) fn deadlines_ms(&self) -> Vec<u64> {
-        let ends = [self.latch.ends_ms, self.ids.ends_ms, self.waiters.ends_ms];
         let waiters = self.waiters.of.values().copied();
         let kept = self.ids.of.values().map(|score| score / 1_000 + KEPT_MS);
-        ends.into_iter().filter(|end| *end > 0).chain(waiters).chain(kept).collect()
+        self.ends_ms().into_iter().filter(|end| *end > 0).chain(waiters).chain(kept).collect()
     }
 
     /// The generation that an arm begins now is at least this.
@@ -262,7 +250,7 @@ impl Reference {
         }
         let (now, deadline) = (self.now_ms(), self.now_ms() + self.world.wait_ms);
         self.waiters.of.insert(listener, deadline);
-        self.waiters.ends_ms = self.waiters.ends_ms.max(deadline);
+        self.waiters.lasts(deadline);
         let first = self.first_waiters(self.world.most_swept());
         self.remove(first.into_iter().filter(|(deadline, _)| *deadline <= now).map(|(_, one)| one));
         self.check_ms = Some((self.latch.ends_ms - now).clamp(1, CHECK_MS));
@@ -355,7 +343,7 @@ impl Reference {
         if waiters.values().map(|until| **until).zip(found.waiters.values().copied()).any(far) {
             return Some(format!("deadlines: model {waiters:?}, server {:?}", found.waiters));
         }
-        let ends_ms = [self.latch.ends_ms, self.ids.ends_ms, self.waiters.ends_ms];
+        let ends_ms = self.ends_ms();
         let differ = ends_ms.into_iter().zip(found.ends_ms).any(far);
         differ.then(|| format!("ends: model {ends_ms:?}, server {:?}", found.ends_ms))
     }

@@ -23,6 +23,11 @@ const CLEAR_BEFORE_MS: u64 = 300;
 /// No request runs so shortly after one: the server's own clock of expiry may be a little behind.
 pub(crate) const CLEAR_AFTER_MS: u64 = 10;
 
+/// Where the virtual clock of the generators starts.
+pub(crate) const START_US: u64 = 1_700_000_000_000_000;
+/// What a step takes on it.
+const STEP_US: u64 = 1_000;
+
 /// What a step is, once it is known what happened before.
 #[derive(Clone, Debug)]
 pub(crate) enum Action<Request> {
@@ -50,6 +55,8 @@ pub(crate) trait Model:
     fn world(&self) -> String;
     /// The scripts' bounds are so small that a case reaches them.
     fn small_bounds(&self) -> bool;
+    /// What the clock showed last.
+    fn now_us(&self) -> u64;
     /// Every moment at which an answer changes by itself.
     fn deadlines_ms(&self) -> Vec<u64>;
     /// The clock shows this: what has ended is gone.
@@ -58,6 +65,24 @@ pub(crate) trait Model:
     /// Any action but a request, done to the model too.
     fn suffer(&mut self, action: &Action<Self::Request>);
     fn call(&self, keys: &Keys, request: &Self::Request) -> Call;
+    /// Does what a server whose clock shows this must.
+    fn assume(&mut self, request: &Self::Request, now_us: u64);
+
+    /// A step on the generator's clock.
+    fn step(mut self, step: &Self::Transition) -> Self {
+        let now_us = self.now_us() + STEP_US;
+        let now_us = now_us + clearance_ms(self.deadlines_ms(), now_us / 1_000) * 1_000;
+        self.at(now_us);
+        match self.action(step, now_us) {
+            Action::Send(request) => self.assume(&request, now_us),
+            Action::Clock(ms) => self.at(now_us.saturating_add_signed(ms * 1_000)),
+            action @ (Action::Inbox { .. } | Action::Lose(_) | Action::FlushScripts) => {
+                self.suffer(&action);
+            }
+        }
+        self
+    }
+
     /// Does what the server did (nothing, without a request) and compares: answer, pushes, keys, invariants. Times may
     /// differ by `slack_ms`.
     ///
@@ -79,7 +104,7 @@ pub(crate) trait Model:
 }
 
 /// How far the clock must go on so that nothing ends by itself while a request runs.
-pub(crate) fn clearance_ms(mut deadlines_ms: Vec<u64>, now_ms: u64) -> u64 {
+fn clearance_ms(mut deadlines_ms: Vec<u64>, now_ms: u64) -> u64 {
     deadlines_ms.sort_unstable();
     let mut clear = now_ms;
     for deadline in deadlines_ms {

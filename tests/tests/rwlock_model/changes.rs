@@ -1,7 +1,7 @@
 //! Holds that change hands or sides, or are ended by force; and who looks.
 
 use super::super::answer::Answer;
-use super::{GONE_MS, Mark, Member, Note, Push, Reference};
+use super::{Mark, Member, Note, Push, Reference};
 
 impl Reference {
     pub(super) fn exchange(&mut self, old: usize, id: usize, owner: usize) -> Answer {
@@ -42,7 +42,7 @@ impl Reference {
             return Answer::new("not held").and("absent");
         }
         let now = self.now_ms();
-        let last = if side { None } else { self.last_token() };
+        let last = if side { None } else { self.token.of };
         let (mut since_ms, mut token) = (now, last.unwrap_or(0));
         let mut deadline_ms = now + self.world.acquisitions[id].lease_ms;
         for entry in &earlier {
@@ -57,7 +57,7 @@ impl Reference {
             self.mark(Mark::Adopted(entry));
             self.push(entry, Push::Adopted { id: entry });
         }
-        self.gone.ends_ms = self.now_ms() + GONE_MS;
+        self.gone.ends_with_the_newest(now);
         self.taken(id)
     }
 
@@ -73,7 +73,7 @@ impl Reference {
                 self.drop_entry(live, 0);
                 self.push(id, Push::Forced { id });
                 count += 1;
-            } else if self.gone.of.contains_key(&Mark::Forced(id)) {
+            } else if self.gone.has(&Mark::Forced(id)) {
                 count += 1;
             }
         }
@@ -83,8 +83,8 @@ impl Reference {
 
     pub(super) fn inspect(&self) -> Answer {
         let ends_ms = self.live().iter().map(|(_, deadline)| *deadline).max().unwrap_or(0);
-        let token = self.token.as_ref().map_or(0, |token| token.of);
-        let mut answer = Answer::new("holds").exact(self.queue.len() as u64).exact(token);
+        let token = self.token.of.unwrap_or(0);
+        let mut answer = Answer::new("holds").exact(self.waiters.len() as u64).exact(token);
         answer = answer.exact(ends_ms);
         for member in self.listed() {
             let (Member::Id(id) | Member::Cooling(id)) = member else { continue };

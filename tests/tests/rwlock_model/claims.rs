@@ -7,7 +7,8 @@ use leasehold_lua::mutex::AdoptReply;
 use leasehold_lua::reply::{AcquireReply, CheckAnswer, CheckReply, ExchangeReply, RenewReply};
 
 use super::keys::Key;
-use super::reference::{Member, Note, Push};
+use super::pushes::Push;
+use super::reference::{Member, Note};
 use super::request::{Request, World};
 
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +120,9 @@ impl Claims {
                 }
                 Push::Forced { .. } => {}
                 Push::Adopted { id } => self.end(*id),
+                Push::Cancelled { .. } | Push::Refused { .. } => {
+                    return Err(format!("nobody sends {push:?} here"));
+                }
             }
         }
         // Grants of one script are made in the order of their tokens.

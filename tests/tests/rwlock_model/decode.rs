@@ -1,44 +1,20 @@
 //! From the server's values to the forms that both sides share.
 
-use std::collections::BTreeMap;
-
 use leasehold_lua::Reply;
 use leasehold_lua::holders::{Listed, forced};
 use leasehold_lua::mutex::{AdoptReply, QueueReply};
 use leasehold_lua::reply::{AcquireReply, CheckReply, ExchangeReply, ReleaseReply, RenewReply};
 use leasehold_lua::rwlock::Inspection;
-use leasehold_lua::wire::Push as Message;
 
 use super::answer::Answer;
 use super::keys::Found;
-use super::names::{note, number_of, owner_name};
-use super::reference::{Mark, Member, Note, Push};
+use super::names::number_of;
+use super::reference::{Mark, Member, Note};
 use super::replies::{acquired, checked, id_in, queue, released, renewed, word};
 use super::request::{Request, World};
 use super::snapshot::Snapshot;
-
-/// The pushes by inbox, sorted, and the moment that they were made.
-pub(crate) fn pushes(messages: &[(usize, Message)]) -> (Option<u64>, Vec<(usize, Push)>) {
-    let mut made_us = None;
-    let mut all = Vec::new();
-    for (inbox, message) in messages {
-        let push = match message {
-            Message::Granted { uuid, token, lease_ms, at_us } => {
-                made_us = Some(*at_us);
-                Push::Granted { id: number_of(uuid), token: *token, lease_ms: *lease_ms }
-            }
-            Message::Forced { uuid } => Push::Forced { id: number_of(uuid) },
-            Message::Adopted { uuid } => Push::Adopted { id: number_of(uuid) },
-            Message::Refused { .. }
-            | Message::Cancelled { .. }
-            | Message::Over { .. }
-            | Message::Proof { .. } => panic!("nobody sends {message:?} here"),
-        };
-        all.push((*inbox, push));
-    }
-    all.sort();
-    (made_us, all)
-}
+use super::waiters::Waiters;
+use super::world::Acquisitions;
 
 /// The answer, and the server's clock where the answer has it.
 pub(crate) fn answer(request: &Request, reply: &Reply) -> Result<(Answer, Option<u64>), String> {
@@ -103,7 +79,7 @@ pub(crate) fn snapshot(world: &World, found: &Found) -> Result<Snapshot, String>
     for (field, value) in &found.notes {
         match field.strip_prefix('=') {
             Some(owner) => {
-                snapshot.lists.insert(owner_number(owner)?, packed(world, value)?);
+                snapshot.lists.insert(owner_number(owner)?, packed(&world.acquisitions, value)?);
             }
             None => {
                 let value = String::from_utf8_lossy(value);
@@ -111,45 +87,16 @@ pub(crate) fn snapshot(world: &World, found: &Found) -> Result<Snapshot, String>
             }
         }
     }
-    for (ticket, id) in &found.queue {
-        snapshot.queue.push((*ticket, id_of(world, id)?));
-    }
-    snapshot.timeouts = timeouts(world, found, &mut snapshot.last_ticket)?;
+    snapshot.waiters = Waiters::decode(&world.acquisitions, found)?;
     for (mark, until) in &found.gone {
         let mark = match mark.split_once('|') {
-            Some(("forced", id)) => Mark::Forced(id_of(world, id)?),
-            Some(("adopted", id)) => Mark::Adopted(id_of(world, id)?),
-            Some(_) | None => Mark::Gone(id_of(world, mark)?),
+            Some(("forced", id)) => Mark::Forced(world.acquisitions.number(id)?),
+            Some(("adopted", id)) => Mark::Adopted(world.acquisitions.number(id)?),
+            Some(_) | None => Mark::Gone(world.acquisitions.number(mark)?),
         };
         snapshot.gone.insert(mark, *until);
     }
     Ok(snapshot)
-}
-
-fn timeouts(
-    world: &World,
-    found: &Found,
-    last_ticket: &mut u64,
-) -> Result<BTreeMap<usize, u64>, String> {
-    let mut all = BTreeMap::new();
-    for (field, value) in &found.timeouts {
-        if field == "#" {
-            *last_ticket = value.parse().map_err(|_| format!("last ticket {value}"))?;
-            continue;
-        }
-        let id = id_of(world, field)?;
-        let described = format!("|{}|{}", owner_name(world.acquisitions[id].owner), note(id));
-        let deadline = value.strip_suffix(&described).and_then(|deadline| deadline.parse().ok());
-        all.insert(id, deadline.ok_or_else(|| format!("waiter {value}"))?);
-    }
-    Ok(all)
-}
-
-fn id_of(world: &World, raw: &str) -> Result<usize, String> {
-    match member(world, raw)? {
-        Member::Id(id) => Ok(id),
-        Member::Writing | Member::Cooling(_) => Err(format!("{raw} is no acquisition")),
-    }
 }
 
 fn member(world: &World, raw: &str) -> Result<Member, String> {
@@ -178,7 +125,7 @@ fn noted(value: &str) -> Result<Note, String> {
 }
 
 /// A MessagePack array of short strings.
-fn packed(world: &World, raw: &[u8]) -> Result<Vec<usize>, String> {
+fn packed(acquisitions: &Acquisitions, raw: &[u8]) -> Result<Vec<usize>, String> {
     let bad = || format!("list {:?}", raw.escape_ascii().to_string());
     let (first, mut rest) = raw.split_first().ok_or_else(bad)?;
     let mut ids = Vec::new();
@@ -189,7 +136,7 @@ fn packed(world: &World, raw: &[u8]) -> Result<Vec<usize>, String> {
             short => (short.checked_sub(0xa0).ok_or_else(bad)?, tail),
         };
         let (id, tail) = tail.split_at_checked(length.into()).ok_or_else(bad)?;
-        ids.push(id_of(world, &String::from_utf8_lossy(id))?);
+        ids.push(acquisitions.number(&String::from_utf8_lossy(id))?);
         rest = tail;
     }
     if rest.is_empty() { Ok(ids) } else { Err(bad()) }

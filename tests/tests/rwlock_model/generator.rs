@@ -1,28 +1,23 @@
 //! Which cases are tried: steps that are likely to matter in the state that the steps before lead to.
 
+use leasehold_lua::Share;
 use proptest::prelude::*;
-use proptest::sample::{select, subsequence};
-use proptest::strategy::Union;
+use proptest::sample::select;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::bench::INBOXES;
+use super::clients::{self, acquisitions, checked, queues, renewals};
+use super::events::{Event, back, forward, inbox, lose};
 use super::keys::{KEYS, Key};
 use super::model::ReadWrite;
 use super::reference::Mark;
-use super::request::{AT_LEAST_MS, Attempt, Bounds, Floor, Named, Scene, Step, Ticket, World};
-use super::runner::{Action, Model, clearance_ms};
+use super::request::{AT_LEAST_MS, Bounds, Named, Scene, Step, World};
+use super::runner::{Model, START_US};
+use super::tokens::floor;
 
 /// Those that are acquired. No more than `max_waiters` looks at (16), so that the model need not guess which.
 const ACQUIRED: usize = 14;
 /// Further ones that never queue: holds are exchanged for them, or adopted by them. Half of them write.
 const HEIRS: usize = 12;
-/// Where the virtual clock of the generator starts.
-const START_US: u64 = 1_700_000_000_000_000;
-/// What a step takes.
-const STEP_US: u64 = 1_000;
-/// An acquisition of its own owner has this much added to its number as owner.
-const OWN: usize = 100;
-
 const REAL: Bounds = Bounds { dead: 32, grants: 128, expired: 256, entries: 64 };
 /// As the changes of the suite make them.
 pub(crate) const SMALL: Bounds = Bounds { dead: 2, grants: 2, expired: 2, entries: 2 };
@@ -32,28 +27,15 @@ impl ReferenceStateMachine for ReadWrite {
     type Transition = Step;
 
     fn init_state() -> BoxedStrategy<Self> {
-        let attempt = (
-            select(vec![1_000, 2_000, 3_000, 5_000, 8_000, 30_000, 30_000]),
-            prop_oneof![3 => Just(None), 2 => (0..2_usize).prop_map(Some)],
-            0..INBOXES,
-            prop::bool::weighted(0.4),
-        );
-        let attempts = proptest::collection::vec(attempt, ACQUIRED + HEIRS);
+        let leases_ms = vec![1_000, 2_000, 3_000, 5_000, 8_000, 30_000, 30_000];
+        let writes = prop::bool::weighted(0.4);
+        let attempts = acquisitions(ACQUIRED + HEIRS, leases_ms, (3, 2), writes, share);
         let flags = (any::<bool>(), any::<bool>(), any::<bool>());
         let world = (attempts, select(vec![4_000, 10_000]), flags);
         let world =
-            world.prop_map(|(attempts, wait_ms, (calm, short_memory, small_bounds))| World {
+            world.prop_map(|(acquisitions, wait_ms, (calm, short_memory, small_bounds))| World {
                 calm,
-                acquisitions: attempts
-                    .into_iter()
-                    .enumerate()
-                    .map(|(number, (lease_ms, shared, inbox, writes))| Attempt {
-                        lease_ms,
-                        owner: shared.unwrap_or(OWN + number),
-                        inbox,
-                        writes: if number < ACQUIRED { writes } else { number % 2 == 0 },
-                    })
-                    .collect(),
+                acquisitions,
                 wait_ms,
                 fence_ms: if short_memory { 20_000 } else { 3_600_000 },
                 small_bounds,
@@ -78,40 +60,25 @@ impl ReferenceStateMachine for ReadWrite {
             if calm { 1 } else { 4 } => named().prop_map(|named| Step::Force { named }),
             2 => Just(Step::Inspect),
             1 => (0..5_u32).prop_map(|most| Step::Queue { most }),
-            7 => select(vec![100, 900, 2_100, 4_300, 11_000, 45_000, 61_000])
-                .prop_map(|ms| Step::Forward { ms }),
+            7 => forward(vec![100, 900, 2_100, 4_300, 11_000, 45_000, 61_000]).prop_map(Step::Event),
             if held { 5 } else { 1 } => any::<bool>().prop_map(|last| Step::PastHold { last }),
-            2 => select(vec![1_500, 3_000]).prop_map(|ms| Step::Back { ms }),
-            5 => (0..INBOXES, prop::bool::weighted(0.6))
-                .prop_map(|(inbox, alive)| Step::Inbox { inbox, alive }),
-            2 => select(KEYS.to_vec()).prop_map(|key| Step::Lose { key }),
-            if calm && held { 2 } else { 1 } => Just(Step::Lose { key: Key::Notes }),
-            1 => Just(Step::FlushScripts),
+            2 => back().prop_map(Step::Event),
+            5 => inbox(0.6).prop_map(Step::Event),
+            2 => lose(KEYS.to_vec()).prop_map(Step::Event),
+            if calm && held { 2 } else { 1 } => Just(Step::Event(Event::Lose { key: Key::Notes })),
+            1 => Just(Step::Event(Event::FlushScripts)),
         ]
         .boxed()
     }
 
-    fn apply(mut model: Self, step: &Step) -> Self {
-        let now_us = model.scene.reference.now_us + STEP_US;
-        let now_us = now_us + clearance_ms(model.deadlines_ms(), now_us / 1_000) * 1_000;
-        let scene = &mut model.scene;
-        scene.reference.at(now_us);
-        match scene.action(step, now_us) {
-            Action::Send(request) => {
-                drop(scene.reference.answer(&request, now_us));
-                scene.learn(&request);
-            }
-            Action::Clock(ms) => scene.reference.at(now_us.saturating_add_signed(ms * 1_000)),
-            Action::Inbox { inbox, alive } => scene.reference.inboxes[inbox] = alive,
-            Action::Lose(key) => scene.reference.lose(key),
-            Action::FlushScripts => {}
-        }
-        model
+    fn apply(model: Self, step: &Step) -> Self {
+        model.step(step)
     }
 }
 
-fn any_id() -> impl Strategy<Value = usize> {
-    0..ACQUIRED
+fn share(number: usize, drawn_to_write: bool) -> Share {
+    let writes = if number < ACQUIRED { drawn_to_write } else { number.is_multiple_of(2) };
+    if writes { Share::Exclusive } else { Share::Read }
 }
 
 fn acquired(of: impl Fn(usize) -> bool) -> Vec<usize> {
@@ -123,11 +90,11 @@ fn heirs(of: impl Fn(usize) -> bool) -> Vec<usize> {
 }
 
 fn fresh(scene: &Scene) -> Vec<usize> {
-    acquired(|id| !scene.sent.contains(&id))
+    scene.clients.fresh(0..ACQUIRED)
 }
 
 fn sent(scene: &Scene) -> Vec<usize> {
-    acquired(|id| scene.sent.contains(&id))
+    acquired(|id| scene.clients.sent.contains(&id))
 }
 
 /// All that hold, whether they were acquired or came from another hold.
@@ -165,7 +132,7 @@ fn writes_and_cools(scene: &Scene, id: usize) -> bool {
 }
 
 fn joining_from_the_queue(scene: &Scene) -> Vec<usize> {
-    let waiting = scene.reference.queue.ids();
+    let waiting = scene.reference.waiters.ids();
     joining(scene).into_iter().filter(|id| waiting.contains(id)).collect()
 }
 
@@ -181,19 +148,7 @@ fn cancelled(scene: &Scene) -> Vec<usize> {
 
 /// One of the first list that is chosen and not empty; any at worst.
 fn one_of(lists: Vec<(u32, Vec<usize>)>) -> BoxedStrategy<usize> {
-    let chosen = lists.into_iter().filter(|(_, ids)| !ids.is_empty());
-    let mut weighted: Vec<_> = chosen.map(|(weight, ids)| (weight, select(ids).boxed())).collect();
-    weighted.push((1, any_id().boxed()));
-    Union::new_weighted(weighted).boxed()
-}
-
-fn floor() -> impl Strategy<Value = Floor> {
-    prop_oneof![
-        70 => Just(Floor::None),
-        26 => Just(Floor::Seen),
-        1 => Just(Floor::Ahead),
-        3 => Just(Floor::TooFar),
-    ]
+    clients::one_of(lists, 0..ACQUIRED)
 }
 
 fn named() -> impl Strategy<Value = Named> {
@@ -209,7 +164,7 @@ fn acquire(scene: &Scene) -> BoxedStrategy<Step> {
     let id = one_of(vec![
         (12, fresh(scene)),
         (3, sent(scene)),
-        (2, scene.reference.queue.ids()),
+        (2, scene.reference.waiters.ids()),
         (1, acquired(|id| scene.reference.holds(id))),
         (4, undescribed(scene)),
         (3, cancelled(scene)),
@@ -219,49 +174,25 @@ fn acquire(scene: &Scene) -> BoxedStrategy<Step> {
         (3, acquired(|id| scene.reference.cools(id))),
         (4, joining_from_the_queue(scene)),
     ]);
-    let length = u32::try_from(scene.reference.queue.ids().len()).expect("few");
-    let bound = prop_oneof![
-        6 => Just(None),
-        1 => (0..4_u32).prop_map(Some),
-        3 => (length.saturating_sub(1)..length + 2).prop_map(Some),
-    ];
-    let queues = prop::bool::weighted(0.8);
-    (id, queues, bound, floor())
-        .prop_map(|(id, queues, max_waiters, floor)| Step::Acquire {
+    (id, queues(0.8, &scene.reference.waiters, (6, 1, 3)), floor())
+        .prop_map(|(id, (queues, max_waiters), floor)| Step::Acquire {
             id,
             queues,
-            max_waiters: max_waiters.filter(|_| queues),
+            max_waiters,
             floor,
         })
         .boxed()
 }
 
 fn check(scene: &Scene) -> BoxedStrategy<Step> {
-    let waiting = scene.reference.queue.ids();
-    let lists = [(8, waiting), (4, sent(scene)), (1, acquired(|_| true))];
-    let lists = lists.into_iter().filter(|(_, ids)| !ids.is_empty());
-    let batches = lists.map(|(weight, ids)| {
-        let most = ids.len().min(6);
-        (weight, subsequence(ids, 1..=most).prop_shuffle().boxed())
-    });
-    let ticket = prop_oneof![
-        8 => Just(Ticket::Known),
-        2 => Just(Ticket::Tail),
-        1 => Just(Ticket::Future),
-    ];
-    let tickets = proptest::collection::vec(ticket, 6);
-    (Union::new_weighted(batches.collect()), tickets, floor())
-        .prop_map(|(ids, tickets, floor)| Step::Check {
-            waiting: ids.into_iter().zip(tickets).collect(),
-            floor,
-        })
-        .boxed()
+    let lists = [(8, scene.reference.waiters.ids()), (4, sent(scene)), (1, acquired(|_| true))];
+    (checked(lists), floor()).prop_map(|(waiting, floor)| Step::Check { waiting, floor }).boxed()
 }
 
 fn release(scene: &Scene) -> BoxedStrategy<Step> {
     let id = one_of(vec![
         (10, holding(scene)),
-        (4, scene.reference.queue.ids()),
+        (4, scene.reference.waiters.ids()),
         (3, sent(scene)),
         (4, scene.reference.ended_ids()),
         (3, undescribed(scene)),
@@ -282,13 +213,7 @@ fn renew(scene: &Scene) -> BoxedStrategy<Step> {
     let ended = scene.reference.ended_ids();
     let cooling = acquired(|id| scene.reference.cools(id));
     let id = one_of(vec![(10, holding(scene)), (3, sent(scene)), (2, cooling), (4, ended)]);
-    let lease = prop_oneof![
-        4 => Just(None),
-        1 => select(vec![500, 10_000, 40_000]).prop_map(Some),
-    ];
-    proptest::collection::vec((id, lease), 1..4)
-        .prop_map(|elements| Step::Renew { elements })
-        .boxed()
+    renewals(id, vec![500, 10_000, 40_000]).prop_map(|elements| Step::Renew { elements }).boxed()
 }
 
 /// Whoever begins a hold that was another's begins it once: no id is ever used again.

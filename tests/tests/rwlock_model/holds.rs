@@ -1,9 +1,8 @@
 //! Who holds, and until when.
 
 use super::super::answer::Answer;
-use super::{Ending, GRANT_MS, Mark, Member, Note, Push, Reference};
-
-const DAY_US: u64 = 86_400_000_000;
+use super::super::world::GRANT_MS;
+use super::{Ending, Mark, Member, Note, Push, Reference};
 
 impl Reference {
     pub(super) fn deadline(&self, member: Member) -> u64 {
@@ -79,9 +78,9 @@ impl Reference {
     }
 
     fn lasts(&mut self, deadline: u64) {
-        self.holds.ends_ms = self.holds.ends_ms.max(deadline);
+        self.holds.lasts(deadline);
         if !self.notes.of.of.is_empty() || !self.notes.of.lists.is_empty() {
-            self.notes.ends_ms = self.notes.ends_ms.max(deadline);
+            self.notes.lasts(deadline);
         }
     }
 
@@ -206,22 +205,17 @@ impl Reference {
     }
 
     pub(super) fn mint(&mut self) -> u64 {
-        let last = self.token.as_ref().map_or(0, |token| token.of);
-        let sane = self.floor <= self.now_us + DAY_US;
-        let floor = if sane { self.floor } else { 0 };
-        let fresh = self.now_us.max(last + 1).max(floor + 1);
-        self.token = Some(Ending { of: fresh, ends_ms: self.now_ms() + self.world.fence_ms });
-        fresh
+        self.token.mint(self.now_us, self.floor, self.world.fence_ms)
     }
 
     fn token_for(&mut self, id: usize) -> u64 {
-        if self.world.writes(id) { self.mint() } else { self.last_token().unwrap_or(0) }
+        if self.world.writes(id) { self.mint() } else { self.token.of.unwrap_or(0) }
     }
 
     /// Where the note was lost, the last token, which is a writer's own; where that was lost too, a new one.
     pub(super) fn token_of(&mut self, id: usize) -> u64 {
         let noted = self.note(Member::Id(id)).map_or(0, |note| note.token);
-        let token = if noted == 0 { self.last_token().unwrap_or(0) } else { noted };
+        let token = if noted == 0 { self.token.of.unwrap_or(0) } else { noted };
         if token == 0 && self.world.writes(id) { self.mint() } else { token }
     }
 
@@ -281,7 +275,7 @@ impl Reference {
 
     /// The usual case of a release, which looks at nothing else: true if it was that.
     pub(super) fn release_quickly(&mut self, id: usize) -> bool {
-        if !self.holds(id) || self.queue.len() > 0 {
+        if !self.holds(id) || !self.waiters.is_empty() {
             return false;
         }
         let (notes, writes) = (&self.notes.of, self.world.writes(id));
@@ -304,7 +298,7 @@ impl Reference {
     }
 
     pub(super) fn why_not_held(&self, id: usize) -> &'static str {
-        let marked = |mark| self.gone.of.contains_key(&mark);
+        let marked = |mark| self.gone.has(&mark);
         match (marked(Mark::Forced(id)), marked(Mark::Adopted(id))) {
             (true, _) => "forced",
             (false, true) => "other holder",
@@ -337,7 +331,7 @@ impl Reference {
     pub(super) fn grant(&mut self, id: usize, asked: bool) -> bool {
         let lease_ms = self.world.acquisitions[id].lease_ms;
         let lease_ms = if asked { lease_ms } else { lease_ms.min(GRANT_MS) };
-        self.leave(id);
+        self.waiters.leave(id);
         self.take(id, lease_ms);
         let token = self.note(Member::Id(id)).map_or(0, |note| note.token);
         if !asked && !self.push(id, Push::Granted { id, token, lease_ms }) {
@@ -349,10 +343,6 @@ impl Reference {
 
     /// Whether anybody heard it.
     pub(super) fn push(&mut self, id: usize, push: Push) -> bool {
-        let inbox = self.world.acquisitions[id].inbox;
-        if self.inboxes[inbox] {
-            self.pushes.push((inbox, push));
-        }
-        self.inboxes[inbox]
+        self.inboxes.push(self.world.acquisitions[id].inbox, push)
     }
 }

@@ -7,24 +7,26 @@ use super::bench::Seen;
 use super::claims::{Claims, Heard};
 use super::decode;
 use super::keys::Key;
+use super::pushes;
 use super::reference::{Member, Reference};
 use super::request::{Request, Scene, Step};
 use super::runner::{Action, Model};
 use super::snapshot::Snapshot;
+use super::verdict::{differ, ends_in_time, of_the_call, same_answer};
+use super::waiters::Orphans;
 
 #[derive(Clone, Debug)]
 pub(crate) struct ReadWrite {
     pub(crate) scene: Scene,
     claims: Claims,
-    /// Queue and timeouts may differ: one of them was lost alone, or settle met its bound with the last waiter.
-    orphans: bool,
+    orphans: Orphans,
     /// Notes were lost under holds that still live, or end before these.
     notes_lost: bool,
 }
 
 impl ReadWrite {
     pub(crate) fn new(scene: Scene) -> Self {
-        Self { scene, claims: Claims::default(), orphans: false, notes_lost: false }
+        Self { scene, claims: Claims::default(), orphans: Orphans::default(), notes_lost: false }
     }
 
     fn reference(&mut self) -> &mut Reference {
@@ -47,6 +49,10 @@ impl Model for ReadWrite {
         self.scene.reference.world.small_bounds
     }
 
+    fn now_us(&self) -> u64 {
+        self.scene.reference.now_us
+    }
+
     fn deadlines_ms(&self) -> Vec<u64> {
         self.scene.reference.deadlines_ms()
     }
@@ -54,7 +60,7 @@ impl Model for ReadWrite {
     fn at(&mut self, now_us: u64) {
         self.reference().at(now_us);
         self.claims.at(now_us / 1_000);
-        if self.reference().last_token().is_none() {
+        if self.reference().token.of.is_none() {
             self.claims.token_forgotten(now_us);
         }
     }
@@ -68,11 +74,11 @@ impl Model for ReadWrite {
             Action::Send(_) | Action::FlushScripts => {}
             Action::Clock(ms) if *ms < 0 => self.claims.clock_went_back(),
             Action::Clock(_) => {}
-            Action::Inbox { inbox, alive } => self.reference().inboxes[*inbox] = *alive,
+            Action::Inbox { inbox, alive } => self.reference().inboxes.alive[*inbox] = *alive,
             Action::Lose(key) => {
                 self.reference().lose(*key);
                 self.claims.lost(*key);
-                self.orphans |= matches!(key, Key::Queue | Key::Timeouts);
+                self.orphans.lost(*key);
                 self.notes_lost |= matches!(key, Key::Notes);
             }
         }
@@ -82,6 +88,11 @@ impl Model for ReadWrite {
         request.call(&self.scene.reference.world, keys)
     }
 
+    fn assume(&mut self, request: &Request, now_us: u64) {
+        drop(self.reference().answer(request, now_us));
+        self.scene.learn(request);
+    }
+
     fn see(&mut self, request: Option<&Request>, seen: &Seen, slack_ms: u64) -> Result<(), String> {
         let snapshot = decode::snapshot(&self.scene.reference.world, &seen.found)?;
         let Some((request, reply)) = request.zip(seen.reply.as_ref()) else {
@@ -89,23 +100,20 @@ impl Model for ReadWrite {
             return self.compare(&snapshot, slack_ms);
         };
         let (answer, said_us) = decode::answer(request, reply)?;
-        let (pushed_us, pushes) = decode::pushes(&seen.pushes);
+        let (pushed_us, pushed) = pushes::decode(&seen.pushes);
         let said_us = said_us.or(pushed_us);
         let at_us = said_us.unwrap_or_else(|| self.moment(request, seen, &snapshot));
-        if !(seen.before_us..=seen.called_us).contains(&at_us) {
-            return Err(format!("clock: {at_us} in {request:?} is not the server's"));
-        }
+        of_the_call(at_us, seen, request)?;
         let now_ms = at_us / 1_000;
         let last_token = snapshot.token.unwrap_or(0);
-        let (holds, notes, pushed) = (&snapshot.holds, &snapshot.notes, &pushes);
         let heard = Heard {
             request,
             reply,
-            pushes: pushed,
+            pushes: &pushed,
             last_token,
-            forgotten: self.scene.reference.last_token().is_none(),
-            holds,
-            notes,
+            forgotten: self.scene.reference.token.of.is_none(),
+            holds: &snapshot.holds,
+            notes: &snapshot.notes,
             now_ms,
             slack_ms,
         };
@@ -115,15 +123,8 @@ impl Model for ReadWrite {
             self.nobody_is_forgotten(&snapshot, now_ms)?;
         }
         let expected = self.reference().answer(request, at_us);
-        let mut expected_pushes = self.reference().pushes.clone();
-        expected_pushes.sort();
-        if !expected.agrees(&answer, slack_ms) {
-            let why = format!("reply: model {expected:?}, server {answer:?} to {request:?}");
-            return Err(why);
-        }
-        if expected_pushes != pushes {
-            return Err(format!("pushes: model {expected_pushes:?}, server {pushes:?}"));
-        }
+        same_answer(&expected, &answer, slack_ms, request)?;
+        differ("pushes", &self.reference().inboxes.pushed(), &pushed)?;
         self.compare(&snapshot, slack_ms)?;
         self.scene.learn(request);
         Ok(())
@@ -136,7 +137,7 @@ impl ReadWrite {
     fn moment(&self, request: &Request, seen: &Seen, found: &Snapshot) -> u64 {
         let mut guess = self.scene.reference.clone();
         drop(guess.answer(request, seen.before_us));
-        let later = found.token.zip(guess.last_token());
+        let later = found.token.zip(guess.token.of);
         let later = later.and_then(|(real, guessed)| real.checked_sub(guessed));
         let ends = guess.snapshot().holds;
         let counts_from_now = |(member, end): (&Member, &u64)| match member {
@@ -170,11 +171,18 @@ impl ReadWrite {
                 return Err(format!("notes end at {}, holds at {latest}", keys.ends_ms[5]));
             }
         }
-        self.ends_in_time(keys, now_ms + slack_ms)?;
-        if !self.orphans && !keys.timeouts.keys().copied().eq(keys.waiting()) {
-            return Err(format!("I10: queue {:?}, timeouts {:?}", keys.queue, keys.timeouts));
-        }
-        Ok(())
+        let world = &self.scene.reference.world;
+        let held_ms = 40_000; // the longest lease and renewal
+        let longest_ms = [
+            (Key::Holds, held_ms),
+            (Key::Queue, world.wait_ms),
+            (Key::Timeouts, world.wait_ms),
+            (Key::Token, world.fence_ms),
+            (Key::Gone, 60_000),
+            (Key::Notes, held_ms),
+        ];
+        ends_in_time(&keys.ends_ms, now_ms + slack_ms, &longest_ms)?;
+        self.orphans.checked(&keys.waiters)
     }
 
     /// I13, as the server has it: a writer and somebody else's hold are never there together, and the mark that keeps
@@ -206,53 +214,28 @@ impl ReadWrite {
         Ok(())
     }
 
-    /// I17: no key lives longer than the longest thing that it may hold.
-    fn ends_in_time(&self, keys: &Snapshot, now_ms: u64) -> Result<(), String> {
-        let world = &self.scene.reference.world;
-        let back_ms = 50 * 3_000; // all the steps back that a case can have
-        let held = 40_000; // the longest lease and renewal
-        let longest = [held, world.wait_ms, world.wait_ms, world.fence_ms, 60_000, held];
-        for (key, longest) in longest.into_iter().enumerate() {
-            if keys.ends_ms[key] > now_ms + longest + back_ms {
-                return Err(format!("I17: key {key} ends at {}", keys.ends_ms[key]));
-            }
-        }
-        Ok(())
-    }
-
     /// I21, where the script settled and did not ask to be called again: see [`Model::see`].
     fn nobody_is_forgotten(&self, keys: &Snapshot, now_ms: u64) -> Result<(), String> {
-        let Some((_, head)) = keys.queue.first() else { return Ok(()) };
+        let Some(head) = keys.waiters.head() else { return Ok(()) };
         let world = &self.scene.reference.world;
         let mut live = keys.holds.iter().filter(|(_, end)| **end > now_ms);
-        let fits = match world.writes(*head) {
+        let fits = match world.writes(head) {
             true => live.next().is_none(),
             false => live.all(|(member, _)| *member != Member::Writing),
         };
         if fits {
             return Err(format!("I21: {head} waits though it fits"));
         }
-        match keys.timeouts.get(head) {
-            Some(deadline) if *deadline > now_ms => Ok(()),
-            deadline => Err(format!("I21: the head {head} is dead since {deadline:?}")),
-        }
+        keys.waiters.head_lives(now_ms)
     }
 
     fn compare(&mut self, keys: &Snapshot, slack_ms: u64) -> Result<(), String> {
         let expected = self.scene.reference.snapshot();
-        // Of an empty queue the last ticket may stay behind: where settle met its bound with the last waiter.
-        let idle = keys.queue.is_empty() && keys.timeouts.is_empty();
-        let orphans = self.orphans || idle;
-        if let Some(why) = expected.difference(keys, slack_ms, orphans) {
-            return Err(format!("keys: {why}"));
-        }
+        let orphans = self.orphans.may_be_in(&keys.waiters);
+        let same = expected.compare(keys, slack_ms, orphans);
+        same.map_err(|why| format!("keys: {why}"))?;
         self.reference().align(keys, orphans);
-        // Whatever was left behind may outlive the queue, until both agree again, in their ends too.
-        let left_behind = idle && keys.ends_ms[2] > 0;
-        let same_ids = keys.timeouts.keys().copied().eq(keys.waiting());
-        let same_ends = keys.ends_ms[1].abs_diff(keys.ends_ms[2]) <= slack_ms;
-        self.orphans = left_behind || (self.orphans && !(same_ids && same_ends));
-        // What has ended counts too: a clock that goes back brings it to life.
+        self.orphans.seen(&keys.waiters, slack_ms);
         // What has ended counts too: a clock that goes back brings it to life, and of two keys only the one that lasts longer.
         let mut holds = keys.holds.keys().filter(|member| **member != Member::Writing);
         let without = holds.any(|member| !keys.notes.contains_key(member));

@@ -3,21 +3,21 @@
 //! Time is an argument. Acquisitions, owners and inboxes are numbers; an acquisition's number also orders waiters of
 //! one ticket, as its bytes do at the server.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::answer::Answer;
-use super::bench::INBOXES;
+use super::ending::Ending;
+use super::gone::Gone;
 use super::keys::Key;
+use super::pushes::{Inboxes, Push};
 use super::request::{AT_LEAST_MS, Request, World};
 use super::snapshot::Snapshot;
+use super::tokens::Token;
+use super::waiters::Waiters;
 
 mod changes;
 mod holds;
 mod queue;
-
-const GONE_MS: u64 = 60_000;
-pub(crate) const CHECK_MS: u64 = 1_000;
-pub(crate) const GRANT_MS: u64 = 2_000;
 
 /// A member of the zset of holds, in the order of their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,21 +38,13 @@ impl Member {
     }
 
     pub(crate) fn name(self, world: &World) -> String {
-        let id = |number| String::from_utf8(world.id(number)).expect("text");
+        let id = |number| world.acquisitions.id(number);
         match self {
             Self::Writing => "~w".to_owned(),
             Self::Cooling(number) => format!("-{}", id(number)),
             Self::Id(number) => id(number),
         }
     }
-}
-
-/// A push to an inbox, without its time.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Push {
-    Granted { id: usize, token: u64, lease_ms: u64 },
-    Forced { id: usize },
-    Adopted { id: usize },
 }
 
 /// What is known of a hold beside its end.
@@ -74,13 +66,6 @@ pub(crate) enum Mark {
     Adopted(usize),
 }
 
-/// A collection that ends as a whole.
-#[derive(Clone, Debug, Default)]
-struct Ending<T> {
-    of: T,
-    ends_ms: u64,
-}
-
 #[derive(Clone, Debug, Default)]
 struct Notes {
     of: BTreeMap<Member, Note>,
@@ -96,37 +81,10 @@ pub(crate) struct Reference {
     notes: Ending<Notes>,
     /// More has ended than one sweep takes.
     unswept: bool,
-    pub(crate) queue: Queue,
-    timeouts: Ending<BTreeMap<usize, u64>>,
-    last_ticket: u64,
-    token: Option<Ending<u64>>,
-    gone: Ending<BTreeMap<Mark, u64>>,
-    /// Which inboxes have a subscriber.
-    pub(crate) inboxes: [bool; INBOXES],
-    /// The pushes of the last request, by inbox.
-    pub(crate) pushes: Vec<(usize, Push)>,
-}
-
-/// Ticket and acquisition, first to be granted first.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Queue(Ending<BTreeSet<(u64, usize)>>);
-
-impl Queue {
-    pub(crate) fn ids(&self) -> Vec<usize> {
-        self.0.of.iter().map(|(_, id)| *id).collect()
-    }
-
-    pub(crate) fn ticket(&self, id: usize) -> Option<u64> {
-        self.0.of.iter().find(|(_, known)| *known == id).map(|(ticket, _)| *ticket)
-    }
-
-    fn position(&self, id: usize) -> Option<usize> {
-        self.0.of.iter().position(|(_, known)| *known == id)
-    }
-
-    fn len(&self) -> usize {
-        self.0.of.len()
-    }
+    pub(crate) waiters: Waiters,
+    pub(crate) token: Token,
+    gone: Gone<Mark>,
+    pub(crate) inboxes: Inboxes,
 }
 
 impl Reference {
@@ -138,13 +96,10 @@ impl Reference {
             holds: Ending::default(),
             notes: Ending::default(),
             unswept: false,
-            queue: Queue::default(),
-            timeouts: Ending::default(),
-            last_ticket: 0,
-            token: None,
-            gone: Ending::default(),
-            inboxes: [true; INBOXES],
-            pushes: Vec::new(),
+            waiters: Waiters::default(),
+            token: Token::default(),
+            gone: Gone::default(),
+            inboxes: Inboxes::new(),
         }
     }
 
@@ -166,42 +121,31 @@ impl Reference {
             Request::Adopt { id, owner, .. } => self.adopt(*id, *owner),
             Request::Force { members, .. } => self.force(members),
             Request::Inspect => self.inspect(),
-            Request::Queue { most } => self.list(*most),
+            Request::Queue { most } => self.waiters.list(*most),
         }
     }
 
     /// The clock shows `now_us`: keys whose time is over are gone.
     pub(crate) fn at(&mut self, now_us: u64) {
         self.now_us = now_us;
-        self.pushes.clear();
+        self.inboxes.clear();
         let now = self.now_ms();
-        if self.holds.ends_ms <= now {
-            self.holds = Ending::default();
-        }
-        if self.notes.ends_ms <= now {
-            self.notes = Ending::default();
-        }
-        if self.queue.0.ends_ms <= now {
-            self.queue = Queue::default();
-        }
-        if self.timeouts.ends_ms <= now {
-            self.clear_timeouts();
-        }
-        self.token.take_if(|token| token.ends_ms <= now);
-        if self.gone.ends_ms <= now {
-            self.gone = Ending::default();
-        }
+        self.holds.at(now);
+        self.notes.at(now);
+        self.waiters.at(now);
+        self.token.at(now);
+        self.gone.at(now);
     }
 
     /// One key is deleted behind the scripts' back.
     pub(crate) fn lose(&mut self, key: Key) {
         match key {
-            Key::Holds => self.holds = Ending::default(),
-            Key::Notes => self.notes = Ending::default(),
-            Key::Queue => self.queue = Queue::default(),
-            Key::Timeouts => self.clear_timeouts(),
-            Key::Token => self.token = None,
-            Key::Gone => self.gone = Ending::default(),
+            Key::Holds => self.holds.lose(),
+            Key::Notes => self.notes.lose(),
+            Key::Queue => self.waiters.queue.lose(),
+            Key::Timeouts => self.waiters.clear_timeouts(),
+            Key::Token => self.token.lose(),
+            Key::Gone => self.gone.lose(),
         }
     }
 
@@ -217,12 +161,12 @@ impl Reference {
         if self.is_cancelled(id) {
             return Answer::new("cancelled");
         }
-        let waits = self.queue.ticket(id).is_some();
+        let waits = self.waiters.ticket(id).is_some();
         let owner = self.world.acquisitions[id].owner;
         if self.may_reenter(id, owner) {
             let joined = self.reenter(id, owner);
             if waits {
-                self.leave(id);
+                self.waiters.leave(id);
                 self.settle(&[]);
             }
             return if joined { self.taken(id) } else { Answer::new("too many entries") };
@@ -235,19 +179,19 @@ impl Reference {
             if let Some(again) = self.no_room(id, max_waiters) {
                 return Answer::new("saturated").about(self.left_ms()).again(again);
             }
-            self.enter(id, 0);
+            self.waiters.enter(id, 0, self.now_us, self.world.wait_ms);
         }
         let again = self.settle(&[id]);
         if self.holds(id) {
             return self.taken(id);
         }
-        let queued = self.queued(Answer::new("queued"), id);
+        let queued = self.waiters.queued(Answer::new("queued"), id);
         queued.about(self.next_check_ms()).again(again)
     }
 
     fn try_once(&mut self, id: usize) -> Answer {
         let again = self.settle(&[]);
-        if !again && self.fits(id) && self.queue.len() == 0 {
+        if !again && self.fits(id) && self.waiters.is_empty() {
             self.take(id, self.world.acquisitions[id].lease_ms);
             return self.taken(id);
         }
@@ -258,17 +202,13 @@ impl Reference {
     /// looked at, and no world has more acquisitions).
     fn no_room(&mut self, id: usize, max_waiters: Option<u32>) -> Option<bool> {
         let most = max_waiters? as usize;
-        if self.queue.len() < most {
+        if self.waiters.len() < most {
             return None;
         }
         let again = self.settle(&[]);
-        for id in self.queue.ids() {
-            if !self.is_alive(id) {
-                self.leave(id);
-            }
-        }
-        let empty_and_free = self.queue.len() == 0 && self.fits(id);
-        (self.queue.len() >= most && !empty_and_free).then_some(again)
+        self.waiters.dead_leave(self.now_ms());
+        let empty_and_free = self.waiters.is_empty() && self.fits(id);
+        (self.waiters.len() >= most && !empty_and_free).then_some(again)
     }
 
     fn check(&mut self, waiting: &[(usize, u64)]) -> Answer {
@@ -287,7 +227,7 @@ impl Reference {
             answer = match refused {
                 Some(why) => answer.and(why),
                 None if self.holds(*id) => self.taken_in(answer.and("taken"), *id),
-                None => self.queued(answer.and("queued"), *id),
+                None => self.waiters.queued(answer.and("queued"), *id),
             };
         }
         answer
@@ -303,14 +243,14 @@ impl Reference {
         let owner = self.world.acquisitions[id].owner;
         if self.may_reenter(id, owner) {
             let joined = self.reenter(id, owner);
-            self.leave(id);
+            self.waiters.leave(id);
             return if joined { None } else { Some("too many entries") };
         }
         // With 0 it has had its turn, also where an earlier check has put it back.
-        if self.queue.ticket(id).is_some() && ticket > 0 {
+        if self.waiters.ticket(id).is_some() && ticket > 0 {
             self.refresh(id);
         } else {
-            self.enter(id, ticket);
+            self.waiters.enter(id, ticket, self.now_us, self.world.wait_ms);
         }
         None
     }
@@ -339,17 +279,16 @@ impl Reference {
         } else if self.holds(id) {
             self.drop_entry(Member::Id(id), at_least_ms);
             Answer::new("released")
-        } else if let Some(position) = self.queue.position(id) {
+        } else if let Some(position) = self.waiters.position(id) {
             let answer = Answer::new("left").exact(position as u64).about(self.left_ms());
-            self.leave(id);
+            self.waiters.leave(id);
             answer.holders(self.who_holds(id).map(|note| (note.of, note.since_ms)))
         } else {
             Answer::new("not held").and(self.why_not_held(id))
         };
         if late {
             self.mark(Mark::Gone(id));
-            // A minute after the newest, also when the clock went back meanwhile.
-            self.gone.ends_ms = self.now_ms() + GONE_MS;
+            self.gone.ends_with_the_newest(self.now_ms());
         }
         let again = self.settle(&[]);
         answer.again(again)
@@ -357,29 +296,17 @@ impl Reference {
 
     /// What the keys must hold.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let token = self.token.as_ref();
+        let [queue, timeouts] = self.waiters.ends_ms();
+        let (holds, notes) = (self.holds.ends_ms, self.notes.ends_ms);
         Snapshot {
             holds: self.holds.of.clone(),
             notes: self.notes.of.of.clone(),
             lists: self.notes.of.lists.clone(),
-            queue: self.queue.0.of.iter().copied().collect(),
-            timeouts: self.timeouts.of.clone(),
-            last_ticket: self.last_ticket,
-            token: self.last_token(),
+            waiters: self.waiters.clone(),
+            token: self.token.of,
             gone: self.gone.of.clone(),
-            ends_ms: [
-                self.holds.ends_ms,
-                self.queue.0.ends_ms,
-                self.timeouts.ends_ms,
-                token.map_or(0, |token| token.ends_ms),
-                self.gone.ends_ms,
-                self.notes.ends_ms,
-            ],
+            ends_ms: [holds, queue, timeouts, self.token.ends_ms, self.gone.ends_ms, notes],
         }
-    }
-
-    pub(crate) fn last_token(&self) -> Option<u64> {
-        self.token.as_ref().map(|token| token.of)
     }
 
     /// Takes over what was compared with a margin, so that margins do not add up; after the queue was lost alone, also
@@ -387,13 +314,9 @@ impl Reference {
     pub(crate) fn align(&mut self, server: &Snapshot, orphans: bool) {
         self.gone.of.clone_from(&server.gone);
         self.gone.ends_ms = server.ends_ms[4];
-        if let Some(token) = &mut self.token {
-            token.ends_ms = server.ends_ms[3];
-        }
+        self.token.ends_ms = server.ends_ms[3];
         if orphans {
-            self.timeouts.of.clone_from(&server.timeouts);
-            self.timeouts.ends_ms = server.ends_ms[2];
-            self.last_ticket = server.last_ticket;
+            self.waiters.align(&server.waiters);
         }
     }
 
@@ -404,7 +327,7 @@ impl Reference {
         let mut all: Vec<u64> =
             since.flat_map(|since| AT_LEAST_MS.map(|at_least| since + at_least)).collect();
         all.extend(snapshot.holds.values());
-        all.extend(snapshot.timeouts.values());
+        all.extend(snapshot.waiters.timeouts.of.values());
         all.extend(snapshot.gone.values());
         all.extend(snapshot.ends_ms);
         all

@@ -2,33 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold_lua::wire::acquisition_id;
-use leasehold_lua::{Acquisition, Call, Keys, Mode, Settings, Share, Terms, mutex, rwlock};
+use leasehold_lua::{Call, Keys, Settings, Share, Terms, mutex, rwlock};
 
-use super::bench::channel;
-use super::keys::Key;
-use super::names::{note, number_of, owner_name, uuid};
-use super::reference::{CHECK_MS, GRANT_MS, Member, Reference};
-use super::runner::{Action, CLEAR_AFTER_MS};
+use super::clients::{Clients, Ticket, past};
+use super::events::Event;
+use super::reference::{Member, Reference};
+use super::runner::Action;
+use super::tokens::Floor;
+use super::world::{Acquisitions, CHECK_MS, Caller, GRANT_MS};
 
 /// The values of `hold_at_least` that releases carry.
 pub(crate) const AT_LEAST_MS: [u64; 3] = [0, 2_000, 4_000];
 /// How many holds an inspection lists.
 pub(crate) const LISTED: u32 = 64;
 
-/// One acquisition; its number is its place in the world.
-#[derive(Clone, Debug)]
-pub(crate) struct Attempt {
-    pub(crate) lease_ms: u64,
-    pub(crate) owner: usize,
-    pub(crate) inbox: usize,
-    pub(crate) writes: bool,
-}
-
 /// What does not change in a case.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
-    pub(crate) acquisitions: Vec<Attempt>,
+    pub(crate) acquisitions: Acquisitions,
     /// Hardly anything is cancelled: the usual cases are usual.
     pub(crate) calm: bool,
     pub(crate) wait_ms: u64,
@@ -48,16 +39,8 @@ pub(crate) struct Bounds {
 }
 
 impl World {
-    /// `uuid|lease_ms|share|inbox`; ids sort as their numbers do.
-    pub(crate) fn id(&self, number: usize) -> Vec<u8> {
-        let attempt = &self.acquisitions[number];
-        let share = if attempt.writes { Share::Exclusive } else { Share::Read };
-        let inbox = channel(attempt.inbox);
-        acquisition_id(&uuid(number), attempt.lease_ms, share, inbox.as_bytes())
-    }
-
     pub(crate) fn writes(&self, number: usize) -> bool {
-        self.acquisitions[number].writes
+        self.acquisitions[number].share == Share::Exclusive
     }
 }
 
@@ -110,39 +93,26 @@ impl Request {
             fence_ms: world.fence_ms,
             floor: self.floor(),
         };
-        let text = |id: usize, owner: usize| (world.id(id), owner_name(owner), note(id));
-        let own = |id: usize| text(id, world.acquisitions[id].owner);
-        let (verbs, none) = (&rwlock::VERBS, Settings::default());
+        let caller = Caller {
+            acquisitions: &world.acquisitions,
+            verbs: &rwlock::VERBS,
+            settings: Settings::default(),
+            keys,
+            terms,
+        };
+        let text = |id: &usize, owner: &usize| world.acquisitions.text(*id, *owner);
         match self {
             Self::Acquire { id, queues, max_waiters, .. } => {
-                let wait = Mode::Wait { max_waiters: *max_waiters };
-                let mode = if *queues { wait } else { Mode::Try };
-                verbs.acquire(keys, &none, acquisition(world, *id, &own(*id)), mode, terms)
+                caller.acquire(*id, *queues, *max_waiters)
             }
-            Self::Check { waiting, .. } => {
-                let texts: Vec<_> =
-                    waiting.iter().map(|(id, ticket)| (*id, own(*id), *ticket)).collect();
-                let waiting =
-                    texts.iter().map(|(id, text, ticket)| (acquisition(world, *id, text), *ticket));
-                verbs.check(keys, &none, waiting, terms)
-            }
-            Self::Renew { elements } => {
-                let mut calls =
-                    elements.iter().map(|(id, ms)| verbs.renew(keys, &world.id(*id), *ms));
-                let mut call = calls.next().expect("at least one");
-                calls.for_each(|other| call.join(other));
-                call
-            }
-            Self::Release { id, late, at_least_ms, .. } => {
-                verbs.release(keys, &world.id(*id), *late, *at_least_ms, terms)
-            }
+            Self::Check { waiting, .. } => caller.check(waiting),
+            Self::Renew { elements } => caller.renew(elements),
+            Self::Release { id, late, at_least_ms, .. } => caller.release(*id, *late, *at_least_ms),
             Self::Exchange { old, id, owner, .. } => {
-                let text = text(*id, *owner);
-                rwlock::exchange(keys, &world.id(*old), acquisition(world, *id, &text), terms)
+                let old = world.acquisitions.id(*old);
+                rwlock::exchange(keys, old.as_bytes(), text(id, owner).wire(), terms)
             }
-            Self::Adopt { id, owner, .. } => {
-                rwlock::adopt(keys, acquisition(world, *id, &text(*id, *owner)), terms)
-            }
+            Self::Adopt { id, owner, .. } => rwlock::adopt(keys, text(id, owner).wire(), terms),
             Self::Force { members, .. } => {
                 let names: Vec<_> = members.iter().map(|member| member.name(world)).collect();
                 let names: Vec<_> = names.iter().map(String::as_bytes).collect();
@@ -152,36 +122,6 @@ impl Request {
             Self::Queue { most } => mutex::queue(keys, *most),
         }
     }
-}
-
-fn acquisition<'a>(
-    world: &World,
-    id: usize,
-    (bytes, owner, note): &'a (Vec<u8>, String, String),
-) -> Acquisition<'a> {
-    debug_assert_eq!(number_of(note), id);
-    let lease_ms = world.acquisitions[id].lease_ms;
-    Acquisition { id: bytes, owner, note: note.as_bytes(), lease_ms }
-}
-
-/// The highest token that a client says it has seen.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Floor {
-    None,
-    /// The highest there was.
-    Seen,
-    /// An hour ahead of the server's clock.
-    Ahead,
-    /// So far ahead that it must be ignored.
-    TooFar,
-}
-
-/// The ticket that a check brings.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Ticket {
-    Known,
-    Tail,
-    Future,
 }
 
 /// The holds that a force_release names.
@@ -235,34 +175,20 @@ pub(crate) enum Step {
     Queue {
         most: u32,
     },
-    Forward {
-        ms: u64,
-    },
     /// To just behind the end of the first or the last of the present holds.
     PastHold {
         last: bool,
     },
-    Back {
-        ms: u64,
-    },
-    Inbox {
-        inbox: usize,
-        alive: bool,
-    },
-    Lose {
-        key: Key,
-    },
-    FlushScripts,
+    Event(Event),
 }
 
 /// The reference model and what its clients know.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub(crate) reference: Reference,
-    pub(crate) sent: BTreeSet<usize>,
+    pub(crate) clients: Clients,
     /// Those that an exchange or an adoption was to begin.
     pub(crate) begun: BTreeSet<usize>,
-    tickets: Vec<u64>,
     tokens: BTreeSet<u64>,
     /// Old, new and owner of each exchange that was asked for.
     pub(crate) exchanges: Vec<(usize, usize, usize)>,
@@ -273,12 +199,10 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn new(world: World, now_us: u64) -> Self {
-        let tickets = vec![0; world.acquisitions.len()];
         Self {
+            clients: Clients::of(&world.acquisitions),
             reference: Reference::new(world, now_us),
-            sent: BTreeSet::new(),
             begun: BTreeSet::new(),
-            tickets,
             tokens: BTreeSet::new(),
             exchanges: Vec::new(),
             ended: BTreeSet::new(),
@@ -292,38 +216,25 @@ impl Scene {
     }
 
     pub(crate) fn action(&self, step: &Step, now_us: u64) -> Action<Request> {
-        let floor = |floor: &Floor| match floor {
-            Floor::None => 0,
-            Floor::Seen => self.tokens.last().copied().unwrap_or(0),
-            Floor::Ahead => now_us + 3_600_000_000,
-            Floor::TooFar => now_us + 48 * 3_600_000_000,
-        };
-        let clock = |to_ms: u64| Action::Clock(to_ms.saturating_sub(now_us / 1_000).cast_signed());
+        let floor = |floor: Floor| floor.token(self.tokens.last().copied(), now_us);
         match step.clone() {
             Step::Acquire { id, queues, max_waiters, floor: f } => {
-                Action::Send(Request::Acquire { id, queues, max_waiters, floor: floor(&f) })
+                Action::Send(Request::Acquire { id, queues, max_waiters, floor: floor(f) })
             }
             Step::Check { waiting, floor: f } => {
-                let ticket = |(id, ticket)| match ticket {
-                    Ticket::Known => (id, self.tickets[id]),
-                    Ticket::Tail => (id, 0),
-                    Ticket::Future => (id, now_us + 60_000_000),
-                };
-                let waiting = waiting.into_iter().map(ticket).collect();
-                Action::Send(Request::Check { waiting, floor: floor(&f) })
+                let waiting = self.clients.bring(waiting, now_us);
+                Action::Send(Request::Check { waiting, floor: floor(f) })
             }
             Step::Renew { elements } => {
-                let leases = &self.reference.world.acquisitions;
-                let lease =
-                    |(id, other): (usize, Option<u64>)| (id, other.unwrap_or(leases[id].lease_ms));
-                Action::Send(Request::Renew { elements: elements.into_iter().map(lease).collect() })
+                let elements = self.reference.world.acquisitions.leases(elements);
+                Action::Send(Request::Renew { elements })
             }
             Step::Release { id, late, at_least_ms, floor: f } => {
-                Action::Send(Request::Release { id, late, at_least_ms, floor: floor(&f) })
+                Action::Send(Request::Release { id, late, at_least_ms, floor: floor(f) })
             }
             Step::Exchange { old, id, floor: f } => {
                 let owner = self.owner_of(old);
-                Action::Send(Request::Exchange { old, id, owner, floor: floor(&f) })
+                Action::Send(Request::Exchange { old, id, owner, floor: floor(f) })
             }
             Step::ExchangeAgain { which } => match self.exchanges.get(which) {
                 Some(&(old, id, owner)) if owner == self.owner_of(old) => {
@@ -340,16 +251,12 @@ impl Scene {
             }
             Step::Inspect => Action::Send(Request::Inspect),
             Step::Queue { most } => Action::Send(Request::Queue { most }),
-            Step::Forward { ms } => Action::Clock(ms.cast_signed()),
             Step::PastHold { last } => {
                 let ends = self.reference.ends_of_holds();
                 let end = if last { ends.last() } else { ends.first() };
-                clock(end.map_or(0, |end| end + 2 * CLEAR_AFTER_MS))
+                past(end.copied().unwrap_or(0), now_us)
             }
-            Step::Back { ms } => Action::Clock(-ms.cast_signed()),
-            Step::Inbox { inbox, alive } => Action::Inbox { inbox, alive },
-            Step::Lose { key } => Action::Lose(key),
-            Step::FlushScripts => Action::FlushScripts,
+            Step::Event(event) => event.action(),
         }
     }
 
@@ -367,17 +274,12 @@ impl Scene {
 
     /// Keeps what the clients of a request learnt from its answer.
     pub(crate) fn learn(&mut self, request: &Request) {
-        self.tokens.extend(self.reference.last_token());
+        self.tokens.extend(self.reference.token.of);
         if let Request::Exchange { id, .. } | Request::Adopt { id, .. } = request {
             self.begun.insert(*id);
             self.owners.extend(self.reference.owner_of(*id).map(|owner| (*id, owner)));
         }
-        for id in request.ids() {
-            self.sent.insert(id);
-            if let Some(ticket) = self.reference.queue.ticket(id) {
-                self.tickets[id] = ticket;
-            }
-        }
+        self.clients.learn(request.ids(), &self.reference.waiters);
         match request {
             Request::Exchange { old, id, owner, .. } => self.exchanges.push((*old, *id, *owner)),
             Request::Force { members, .. } => self.ended.extend(members),

@@ -7,7 +7,7 @@ use leasehold_lua::mutex::AdoptReply;
 use leasehold_lua::reply::{AcquireReply, CheckAnswer, CheckReply, ForceReply, RenewReply};
 
 use super::keys::Key;
-use super::reference::Push;
+use super::pushes::Push;
 use super::request::{Request, World};
 
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +87,7 @@ impl Claims {
                 Push::Forced { id } | Push::Adopted { id } => self.end(*id),
                 // It waited: nothing was promised.
                 Push::Cancelled { .. } => {}
+                Push::Refused { .. } => return Err("an exclusive lock refused a waiter".to_owned()),
             }
         }
         // Grants of one script are made in the order of their tokens.

@@ -1,43 +1,18 @@
 //! From the server's values to the forms that both sides share.
 
-use std::collections::BTreeMap;
-
 use leasehold_lua::Reply;
 use leasehold_lua::fair::CancelReply;
 use leasehold_lua::mutex::{AdoptReply, HoldState, Inspection, QueueReply};
 use leasehold_lua::reply::{AcquireReply, CheckReply, ForceReply, ReleaseReply, RenewReply};
-use leasehold_lua::wire::Push as Message;
 
 use super::answer::Answer;
 use super::keys::Found;
-use super::names::{note, number_of, owner_name};
-use super::reference::{Entry, Mark, Push};
+use super::names::{note, number_of};
+use super::reference::{Entry, Mark};
 use super::replies::{acquired, checked, id_in, queue, released, renewed, word};
 use super::request::{Request, World};
 use super::snapshot::Snapshot;
-
-/// The pushes by inbox, sorted, and the moment that they were made.
-pub(crate) fn pushes(messages: &[(usize, Message)]) -> (Option<u64>, Vec<(usize, Push)>) {
-    let mut made_us = None;
-    let mut all = Vec::new();
-    for (inbox, message) in messages {
-        let push = match message {
-            Message::Granted { uuid, token, lease_ms, at_us } => {
-                made_us = Some(*at_us);
-                Push::Granted { id: number_of(uuid), token: *token, lease_ms: *lease_ms }
-            }
-            Message::Forced { uuid } => Push::Forced { id: number_of(uuid) },
-            Message::Adopted { uuid } => Push::Adopted { id: number_of(uuid) },
-            Message::Cancelled { uuid } => Push::Cancelled { id: number_of(uuid) },
-            Message::Refused { .. } => panic!("an exclusive lock never refuses a waiter"),
-            Message::Over { .. } => panic!("no latch is here"),
-            Message::Proof { .. } => panic!("nobody proves an inbox here"),
-        };
-        all.push((*inbox, push));
-    }
-    all.sort();
-    (made_us, all)
-}
+use super::waiters::Waiters;
 
 /// The answer, and the server's clock where the answer has it.
 pub(crate) fn answer(request: &Request, reply: &Reply) -> Result<(Answer, Option<u64>), String> {
@@ -103,9 +78,9 @@ pub(crate) fn snapshot(world: &World, found: &Found, now_ms: u64) -> Result<Snap
         match field.as_str() {
             "owner" => snapshot.owner = Some(owner_number(value)?),
             "token" => snapshot.hold_token = value.parse().ok(),
-            "cooling" => snapshot.cooling = Some(id_of(world, value)?),
+            "cooling" => snapshot.cooling = Some(world.acquisitions.number(value)?),
             id => {
-                let id = id_of(world, id)?;
+                let id = world.acquisitions.number(id)?;
                 let entry = entry(value, id)?;
                 if entry.deadline_ms > now_ms {
                     snapshot.entries.insert(id, entry);
@@ -113,38 +88,11 @@ pub(crate) fn snapshot(world: &World, found: &Found, now_ms: u64) -> Result<Snap
             }
         }
     }
-    for (ticket, id) in &found.queue {
-        snapshot.queue.push((*ticket, id_of(world, id)?));
-    }
-    snapshot.timeouts = timeouts(world, found, &mut snapshot.last_ticket)?;
+    snapshot.waiters = Waiters::decode(&world.acquisitions, found)?;
     for (member, until) in &found.gone {
         snapshot.gone.insert(mark(world, member)?, *until);
     }
     Ok(snapshot)
-}
-
-fn timeouts(
-    world: &World,
-    found: &Found,
-    last_ticket: &mut u64,
-) -> Result<BTreeMap<usize, u64>, String> {
-    let mut all = BTreeMap::new();
-    for (field, value) in &found.timeouts {
-        if field == "#" {
-            *last_ticket = value.parse().map_err(|_| format!("last ticket {value}"))?;
-            continue;
-        }
-        let id = id_of(world, field)?;
-        let described = format!("|{}|{}", owner_name(world.acquisitions[id].owner), note(id));
-        let deadline = value.strip_suffix(&described).and_then(|deadline| deadline.parse().ok());
-        all.insert(id, deadline.ok_or_else(|| format!("waiter {value}"))?);
-    }
-    Ok(all)
-}
-
-fn id_of(world: &World, raw: &str) -> Result<usize, String> {
-    let id = number_of(raw);
-    if world.id(id) == raw.as_bytes() { Ok(id) } else { Err(format!("{raw} is no acquisition")) }
 }
 
 fn owner_number(name: &str) -> Result<usize, String> {
@@ -171,10 +119,10 @@ fn mark(world: &World, member: &str) -> Result<Mark, String> {
         return Ok(Mark::Cancelled(ticket, number_of(trace)));
     }
     let Some(forced) = member.strip_prefix("forced|") else {
-        return id_of(world, member).map(Mark::Gone);
+        return world.acquisitions.number(member).map(Mark::Gone);
     };
     match forced.parse() {
         Ok(token) => Ok(Mark::ForcedToken(token)),
-        Err(_) => id_of(world, forced).map(Mark::ForcedId),
+        Err(_) => world.acquisitions.number(forced).map(Mark::ForcedId),
     }
 }

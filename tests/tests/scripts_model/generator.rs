@@ -1,48 +1,33 @@
 //! Which cases are tried: steps that are likely to matter in the state that the steps before lead to.
 
+use leasehold_lua::Share;
 use proptest::prelude::*;
-use proptest::sample::{select, subsequence};
-use proptest::strategy::Union;
+use proptest::sample::select;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::bench::INBOXES;
+use super::clients::{self, acquisitions, checked, queues, renewals};
+use super::events::{Event, back, forward, inbox, lose};
 use super::keys::{KEYS, Key};
 use super::model::Exclusive;
 use super::reference::Mark;
-use super::request::{AT_LEAST_MS, Attempt, Floor, Named, Scene, Step, Ticket, World};
-use super::runner::{Action, Model, clearance_ms};
+use super::request::{AT_LEAST_MS, Named, Scene, Step, World};
+use super::runner::{Model, START_US};
+use super::tokens::floor;
 
 /// No more than `max_waiters` looks at (16), so that the model need not guess which.
 const ACQUISITIONS: usize = 16;
-/// Where the virtual clock of the generator starts.
-const START_US: u64 = 1_700_000_000_000_000;
-/// What a step takes.
-const STEP_US: u64 = 1_000;
-/// An acquisition of its own owner has this much added to its number as owner.
-const OWN: usize = 100;
 
 impl ReferenceStateMachine for Exclusive {
     type State = Self;
     type Transition = Step;
 
     fn init_state() -> BoxedStrategy<Self> {
-        let attempt = (
-            select(vec![1_000, 2_000, 3_000, 5_000, 8_000, 30_000, 30_000]),
-            prop_oneof![2 => Just(None), 3 => (0..2_usize).prop_map(Some)],
-            0..INBOXES,
-        );
-        let attempts = proptest::collection::vec(attempt, ACQUISITIONS);
+        let leases_ms = vec![1_000, 2_000, 3_000, 5_000, 8_000, 30_000, 30_000];
+        let attempts =
+            acquisitions(ACQUISITIONS, leases_ms, (2, 3), Just(()), |_, ()| Share::Exclusive);
         let world = (attempts, select(vec![4_000, 10_000]), any::<bool>(), any::<bool>());
-        let world = world.prop_map(|(attempts, wait_ms, short_memory, small_bounds)| World {
-            acquisitions: attempts
-                .into_iter()
-                .enumerate()
-                .map(|(number, (lease_ms, shared, inbox))| Attempt {
-                    lease_ms,
-                    owner: shared.unwrap_or(OWN + number),
-                    inbox,
-                })
-                .collect(),
+        let world = world.prop_map(|(acquisitions, wait_ms, short_memory, small_bounds)| World {
+            acquisitions,
             wait_ms,
             fence_ms: if short_memory { 20_000 } else { 3_600_000 },
             small_bounds,
@@ -64,38 +49,21 @@ impl ReferenceStateMachine for Exclusive {
             3 => (any_id(), any_id()).prop_map(|(id, owner_of)| Step::Adopt { id, owner_of }),
             if ended { 20 } else { 4 } => adopt_holder(scene),
             3 => named().prop_map(|named| Step::Force { named }),
-            if snapshot.queue.is_empty() { 1 } else { 5 } => cancel(scene),
+            if scene.reference.waiters.is_empty() { 1 } else { 5 } => cancel(scene),
             1 => Just(Step::Inspect),
             1 => (0..5_u32).prop_map(|most| Step::Queue { most }),
-            8 => select(vec![100, 900, 2_100, 4_300, 11_000, 45_000, 61_000])
-                .prop_map(|ms| Step::Forward { ms }),
+            8 => forward(vec![100, 900, 2_100, 4_300, 11_000, 45_000, 61_000]).prop_map(Step::Event),
             if snapshot.owner.is_some() { 5 } else { 1 } => Just(Step::PastHold),
-            if snapshot.entries.is_empty() { 2 } else { 5 } => select(vec![1_500, 3_000])
-                .prop_map(|ms| Step::Back { ms }),
-            5 => (0..INBOXES, prop::bool::weighted(0.6))
-                .prop_map(|(inbox, alive)| Step::Inbox { inbox, alive }),
-            2 => select(keys()).prop_map(|key| Step::Lose { key }),
-            1 => Just(Step::FlushScripts),
+            if snapshot.entries.is_empty() { 2 } else { 5 } => back().prop_map(Step::Event),
+            5 => inbox(0.6).prop_map(Step::Event),
+            2 => lose(keys()).prop_map(Step::Event),
+            1 => Just(Step::Event(Event::FlushScripts)),
         ]
         .boxed()
     }
 
-    fn apply(mut model: Self, step: &Step) -> Self {
-        let now_us = model.scene.reference.now_us + STEP_US;
-        let now_us = now_us + clearance_ms(model.deadlines_ms(), now_us / 1_000) * 1_000;
-        let scene = &mut model.scene;
-        scene.reference.at(now_us);
-        match scene.action(step, now_us) {
-            Action::Send(request) => {
-                drop(scene.reference.answer(&request, now_us));
-                scene.learn(&request);
-            }
-            Action::Clock(ms) => scene.reference.at(now_us.saturating_add_signed(ms * 1_000)),
-            Action::Inbox { inbox, alive } => scene.reference.inboxes[inbox] = alive,
-            Action::Lose(key) => scene.reference.lose(key),
-            Action::FlushScripts => {}
-        }
-        model
+    fn apply(model: Self, step: &Step) -> Self {
+        model.step(step)
     }
 }
 
@@ -109,7 +77,7 @@ fn any_id() -> impl Strategy<Value = usize> {
 }
 
 fn fresh(scene: &Scene) -> Vec<usize> {
-    (0..ACQUISITIONS).filter(|id| !scene.sent.contains(id)).collect()
+    scene.clients.fresh(0..ACQUISITIONS)
 }
 
 fn holding(scene: &Scene) -> Vec<usize> {
@@ -126,7 +94,7 @@ fn ended(scene: &Scene) -> Vec<usize> {
 fn joining(scene: &Scene) -> Vec<usize> {
     let owner = scene.reference.snapshot().owner;
     let attempts = &scene.reference.world.acquisitions;
-    let waiting = scene.reference.queue.ids().into_iter();
+    let waiting = scene.reference.waiters.ids().into_iter();
     waiting.filter(|id| Some(attempts[*id].owner) == owner).collect()
 }
 
@@ -142,19 +110,7 @@ fn cancelled(scene: &Scene) -> Vec<usize> {
 
 /// One of the first list that is chosen and not empty; any at worst.
 fn one_of(lists: Vec<(u32, Vec<usize>)>) -> BoxedStrategy<usize> {
-    let chosen = lists.into_iter().filter(|(_, ids)| !ids.is_empty());
-    let mut weighted: Vec<_> = chosen.map(|(weight, ids)| (weight, select(ids).boxed())).collect();
-    weighted.push((1, any_id().boxed()));
-    Union::new_weighted(weighted).boxed()
-}
-
-fn floor() -> impl Strategy<Value = Floor> {
-    prop_oneof![
-        70 => Just(Floor::None),
-        26 => Just(Floor::Seen),
-        1 => Just(Floor::Ahead),
-        3 => Just(Floor::TooFar),
-    ]
+    clients::one_of(lists, 0..ACQUISITIONS)
 }
 
 fn named() -> impl Strategy<Value = Named> {
@@ -162,61 +118,40 @@ fn named() -> impl Strategy<Value = Named> {
 }
 
 fn acquire(scene: &Scene) -> BoxedStrategy<Step> {
-    let sent = scene.sent.iter().copied().collect();
+    let sent = scene.clients.sent.iter().copied().collect();
     let id = one_of(vec![
         (12, fresh(scene)),
         (3, sent),
-        (2, scene.reference.queue.ids()),
+        (2, scene.reference.waiters.ids()),
         (1, holding(scene)),
         (4, cancelled(scene)),
         (4, joining(scene)),
     ]);
-    let length = u32::try_from(scene.reference.queue.ids().len()).expect("few");
-    let bound = prop_oneof![
-        5 => Just(None),
-        1 => (0..4_u32).prop_map(Some),
-        3 => (length.saturating_sub(1)..length + 2).prop_map(Some),
-    ];
-    let queues = prop::bool::weighted(0.8);
-    (id, queues, bound, floor())
-        .prop_map(|(id, queues, max_waiters, floor)| Step::Acquire {
+    (id, queues(0.8, &scene.reference.waiters, (5, 1, 3)), floor())
+        .prop_map(|(id, (queues, max_waiters), floor)| Step::Acquire {
             id,
             queues,
-            max_waiters: max_waiters.filter(|_| queues),
+            max_waiters,
             floor,
         })
         .boxed()
 }
 
 fn check(scene: &Scene) -> BoxedStrategy<Step> {
-    let waiting = scene.reference.queue.ids();
-    let sent: Vec<usize> = scene.sent.iter().copied().collect();
+    let waiting = scene.reference.waiters.ids();
+    let sent: Vec<usize> = scene.clients.sent.iter().copied().collect();
     let all: Vec<usize> = (0..ACQUISITIONS).collect();
-    let lists = [(8, waiting), (4, sent), (1, all)].into_iter().filter(|(_, ids)| !ids.is_empty());
-    let batches = lists.map(|(weight, ids)| {
-        let most = ids.len().min(6);
-        (weight, subsequence(ids, 1..=most).prop_shuffle().boxed())
-    });
-    let ticket = prop_oneof![
-        8 => Just(Ticket::Known),
-        2 => Just(Ticket::Tail),
-        1 => Just(Ticket::Future),
-    ];
-    let tickets = proptest::collection::vec(ticket, 6);
-    (Union::new_weighted(batches.collect()), tickets, floor())
-        .prop_map(|(ids, tickets, floor)| Step::Check {
-            waiting: ids.into_iter().zip(tickets).collect(),
-            floor,
-        })
+    (checked([(8, waiting), (4, sent), (1, all)]), floor())
+        .prop_map(|(waiting, floor)| Step::Check { waiting, floor })
         .boxed()
 }
 
 fn release(scene: &Scene) -> BoxedStrategy<Step> {
-    let sent = scene.sent.iter().copied().collect();
+    let sent = scene.clients.sent.iter().copied().collect();
     let cooling = scene.reference.snapshot().cooling.into_iter().collect();
     let id = one_of(vec![
         (10, holding(scene)),
-        (4, scene.reference.queue.ids()),
+        (4, scene.reference.waiters.ids()),
         (3, sent),
         (3, cooling),
         // Cancelled before its acquire arrives.
@@ -229,21 +164,15 @@ fn release(scene: &Scene) -> BoxedStrategy<Step> {
 }
 
 fn renew(scene: &Scene) -> BoxedStrategy<Step> {
-    let sent = scene.sent.iter().copied().collect();
+    let sent = scene.clients.sent.iter().copied().collect();
     let cooling = scene.reference.snapshot().cooling.into_iter().collect();
     let id = one_of(vec![(10, holding(scene)), (3, sent), (2, cooling), (4, ended(scene))]);
-    let lease = prop_oneof![
-        4 => Just(None),
-        1 => select(vec![500, 10_000, 40_000]).prop_map(Some),
-    ];
-    proptest::collection::vec((id, lease), 1..4)
-        .prop_map(|elements| Step::Renew { elements })
-        .boxed()
+    renewals(id, vec![500, 10_000, 40_000]).prop_map(|elements| Step::Renew { elements }).boxed()
 }
 
 /// Mostly somebody who waits, named rightly; else the ticket of one with the trace of another, or somebody who has left.
 fn cancel(scene: &Scene) -> BoxedStrategy<Step> {
-    let waiting = || one_of(vec![(8, scene.reference.queue.ids()), (2, cancelled(scene))]);
+    let waiting = || one_of(vec![(8, scene.reference.waiters.ids()), (2, cancelled(scene))]);
     let rightly = prop::bool::weighted(0.7);
     (waiting(), waiting(), rightly, floor())
         .prop_map(|(id, other, rightly, floor)| Step::Cancel {

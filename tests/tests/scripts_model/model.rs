@@ -7,22 +7,24 @@ use super::bench::Seen;
 use super::claims::Claims;
 use super::decode;
 use super::keys::Key;
+use super::pushes;
 use super::reference::Reference;
 use super::request::{Request, Scene, Step};
 use super::runner::{Action, Model};
 use super::snapshot::Snapshot;
+use super::verdict::{differ, ends_in_time, of_the_call, same_answer};
+use super::waiters::Orphans;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Exclusive {
     pub(crate) scene: Scene,
     claims: Claims,
-    /// Queue and timeouts may differ: one of them was lost alone, or settle met its bound with the last waiter.
-    orphans: bool,
+    orphans: Orphans,
 }
 
 impl Exclusive {
     pub(crate) fn new(scene: Scene) -> Self {
-        Self { scene, claims: Claims::default(), orphans: false }
+        Self { scene, claims: Claims::default(), orphans: Orphans::default() }
     }
 
     fn reference(&mut self) -> &mut Reference {
@@ -45,6 +47,10 @@ impl Model for Exclusive {
         self.scene.reference.world.small_bounds
     }
 
+    fn now_us(&self) -> u64 {
+        self.scene.reference.now_us
+    }
+
     fn deadlines_ms(&self) -> Vec<u64> {
         self.scene.reference.deadlines_ms()
     }
@@ -52,7 +58,7 @@ impl Model for Exclusive {
     fn at(&mut self, now_us: u64) {
         self.reference().at(now_us);
         self.claims.at(now_us / 1_000);
-        if self.scene.reference.last_token().is_none() {
+        if self.scene.reference.token.of.is_none() {
             self.claims.token_forgotten(now_us);
         }
     }
@@ -66,17 +72,22 @@ impl Model for Exclusive {
             Action::Send(_) | Action::FlushScripts => {}
             Action::Clock(ms) if *ms < 0 => self.claims.clock_went_back(),
             Action::Clock(_) => {}
-            Action::Inbox { inbox, alive } => self.reference().inboxes[*inbox] = *alive,
+            Action::Inbox { inbox, alive } => self.reference().inboxes.alive[*inbox] = *alive,
             Action::Lose(key) => {
                 self.reference().lose(*key);
                 self.claims.lost(*key);
-                self.orphans |= matches!(key, Key::Queue | Key::Timeouts);
+                self.orphans.lost(*key);
             }
         }
     }
 
     fn call(&self, keys: &Keys, request: &Request) -> Call {
         request.call(&self.scene.reference.world, keys)
+    }
+
+    fn assume(&mut self, request: &Request, now_us: u64) {
+        drop(self.reference().answer(request, now_us));
+        self.scene.learn(request);
     }
 
     fn see(&mut self, request: Option<&Request>, seen: &Seen, slack_ms: u64) -> Result<(), String> {
@@ -87,28 +98,19 @@ impl Model for Exclusive {
             return self.compare(&snapshot, slack_ms);
         };
         let (answer, said_us) = decode::answer(request, reply)?;
-        let (pushed_us, pushes) = decode::pushes(&seen.pushes);
+        let (pushed_us, pushed) = pushes::decode(&seen.pushes);
         let said_us = said_us.or(pushed_us);
         let at_us = said_us.unwrap_or_else(|| self.moment(request, seen, &snapshot));
-        if !(seen.before_us..=seen.called_us).contains(&at_us) {
-            return Err(format!("clock: {at_us} in {request:?} is not the server's"));
-        }
+        of_the_call(at_us, seen, request)?;
         let now_ms = at_us / 1_000;
-        self.claims.hear(world, request, (reply, &pushes), now_ms, slack_ms)?;
+        self.claims.hear(world, request, (reply, &pushed), now_ms, slack_ms)?;
         self.invariants(&snapshot, now_ms, slack_ms)?;
         if answer.again == Some(false) {
             nobody_is_forgotten(&snapshot, now_ms)?;
         }
         let expected = self.reference().answer(request, at_us);
-        let mut expected_pushes = self.reference().pushes.clone();
-        expected_pushes.sort();
-        if !expected.agrees(&answer, slack_ms) {
-            let why = format!("reply: model {expected:?}, server {answer:?} to {request:?}");
-            return Err(why);
-        }
-        if expected_pushes != pushes {
-            return Err(format!("pushes: model {expected_pushes:?}, server {pushes:?}"));
-        }
+        same_answer(&expected, &answer, slack_ms, request)?;
+        differ("pushes", &self.reference().inboxes.pushed(), &pushed)?;
         self.compare(&snapshot, slack_ms)?;
         self.scene.learn(request);
         Ok(())
@@ -120,7 +122,7 @@ impl Exclusive {
     fn moment(&self, request: &Request, seen: &Seen, found: &Snapshot) -> u64 {
         let mut guess = self.scene.reference.clone();
         drop(guess.answer(request, seen.before_us));
-        let later = found.token.zip(guess.last_token());
+        let later = found.token.zip(guess.token.of);
         let later = later.and_then(|(real, guessed)| real.checked_sub(guessed));
         let at_us = seen.before_us + later.unwrap_or(0);
         if at_us <= seen.called_us { at_us } else { seen.before_us }
@@ -132,52 +134,35 @@ impl Exclusive {
             let ends_ms = keys.ends_ms[0];
             return Err(format!("I17: holds end at {ends_ms}, the latest entry at {latest}"));
         }
-        self.ends_in_time(keys, now_ms + slack_ms)?;
-        if !self.orphans && !keys.timeouts.keys().copied().eq(keys.waiting()) {
-            return Err(format!("I10: queue {:?}, timeouts {:?}", keys.queue, keys.timeouts));
-        }
-        Ok(())
-    }
-
-    /// I17: no key lives longer than the longest thing that it may hold.
-    fn ends_in_time(&self, keys: &Snapshot, now_ms: u64) -> Result<(), String> {
         let world = &self.scene.reference.world;
-        let back_ms = 50 * 3_000; // all the steps back that a case can have
-        let longest = [40_000, world.wait_ms, world.wait_ms, world.fence_ms, 60_000, 0];
-        for (key, longest) in longest.into_iter().enumerate() {
-            if keys.ends_ms[key] > now_ms + longest + back_ms {
-                return Err(format!("I17: key {key} ends at {}", keys.ends_ms[key]));
-            }
-        }
-        Ok(())
+        let longest_ms = [
+            (Key::Holds, 40_000),
+            (Key::Queue, world.wait_ms),
+            (Key::Timeouts, world.wait_ms),
+            (Key::Token, world.fence_ms),
+            (Key::Gone, 60_000),
+            (Key::Notes, 0),
+        ];
+        ends_in_time(&keys.ends_ms, now_ms + slack_ms, &longest_ms)?;
+        self.orphans.checked(&keys.waiters)
     }
 
     fn compare(&mut self, keys: &Snapshot, slack_ms: u64) -> Result<(), String> {
         let expected = self.scene.reference.snapshot();
-        // Of an empty queue the last ticket may stay behind: where settle met its bound with the last waiter.
-        let idle = keys.queue.is_empty() && keys.timeouts.is_empty();
-        let orphans = self.orphans || idle;
-        if let Some(why) = expected.difference(keys, slack_ms, orphans) {
-            return Err(format!("keys: {why}"));
-        }
+        let orphans = self.orphans.may_be_in(&keys.waiters);
+        let same = expected.compare(keys, slack_ms, orphans);
+        same.map_err(|why| format!("keys: {why}"))?;
         self.reference().align(keys, orphans);
-        // Whatever was left behind may outlive the queue, until both agree again, in their ends too.
-        let left_behind = idle && keys.ends_ms[2] > 0;
-        let same_ids = keys.timeouts.keys().copied().eq(keys.waiting());
-        let same_ends = keys.ends_ms[1].abs_diff(keys.ends_ms[2]) <= slack_ms;
-        self.orphans = left_behind || (self.orphans && !(same_ids && same_ends));
+        self.orphans.seen(&keys.waiters, slack_ms);
         Ok(())
     }
 }
 
 /// I21, where the script settled and did not ask to be called again: see [`Model::see`].
 fn nobody_is_forgotten(keys: &Snapshot, now_ms: u64) -> Result<(), String> {
-    let Some((_, head)) = keys.queue.first() else { return Ok(()) };
+    let Some(head) = keys.waiters.head() else { return Ok(()) };
     if keys.owner.is_none() {
         return Err(format!("I21: {head} waits for a free lock"));
     }
-    match keys.timeouts.get(head) {
-        Some(deadline) if *deadline > now_ms => Ok(()),
-        deadline => Err(format!("I21: the head {head} is dead since {deadline:?}")),
-    }
+    keys.waiters.head_lives(now_ms)
 }

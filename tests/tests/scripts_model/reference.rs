@@ -3,27 +3,19 @@
 //! Time is an argument. Acquisitions, owners and inboxes are numbers; an acquisition's number also orders waiters of
 //! one ticket, as its bytes do at the server.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::answer::Answer;
-use super::bench::INBOXES;
+use super::gone::Gone;
 use super::keys::Key;
+use super::pushes::{Inboxes, Push};
 use super::request::{AT_LEAST_MS, Request, World};
 use super::snapshot::Snapshot;
+use super::tokens::Token;
+use super::verdict::Ends;
+use super::waiters::Waiters;
 
 mod state;
-
-const GONE_MS: u64 = 60_000;
-pub(crate) const CHECK_MS: u64 = 1_000;
-pub(crate) const GRANT_MS: u64 = 2_000;
-/// A push to an inbox, without its time.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Push {
-    Granted { id: usize, token: u64, lease_ms: u64 },
-    Forced { id: usize },
-    Adopted { id: usize },
-    Cancelled { id: usize },
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -50,50 +42,16 @@ pub(crate) enum Mark {
     Cancelled(u64, usize),
 }
 
-/// A collection that ends as a whole.
-#[derive(Clone, Debug, Default)]
-struct Ending<T> {
-    of: T,
-    ends_ms: u64,
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
     pub(crate) world: World,
     pub(crate) now_us: u64,
     floor: u64,
     pub(crate) hold: Option<Hold>,
-    pub(crate) queue: Queue,
-    timeouts: Ending<BTreeMap<usize, u64>>,
-    last_ticket: u64,
-    token: Option<Ending<u64>>,
-    gone: Ending<BTreeMap<Mark, u64>>,
-    /// Which inboxes have a subscriber.
-    pub(crate) inboxes: [bool; INBOXES],
-    /// The pushes of the last request, by inbox.
-    pub(crate) pushes: Vec<(usize, Push)>,
-}
-
-/// Ticket and acquisition, first to be granted first.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Queue(Ending<BTreeSet<(u64, usize)>>);
-
-impl Queue {
-    pub(crate) fn ids(&self) -> Vec<usize> {
-        self.0.of.iter().map(|(_, id)| *id).collect()
-    }
-
-    fn ticket(&self, id: usize) -> Option<u64> {
-        self.0.of.iter().find(|(_, known)| *known == id).map(|(ticket, _)| *ticket)
-    }
-
-    fn position(&self, id: usize) -> Option<usize> {
-        self.0.of.iter().position(|(_, known)| *known == id)
-    }
-
-    fn len(&self) -> usize {
-        self.0.of.len()
-    }
+    pub(crate) waiters: Waiters,
+    pub(crate) token: Token,
+    gone: Gone<Mark>,
+    pub(crate) inboxes: Inboxes,
 }
 
 impl Reference {
@@ -103,13 +61,10 @@ impl Reference {
             now_us,
             floor: 0,
             hold: None,
-            queue: Queue::default(),
-            timeouts: Ending::default(),
-            last_ticket: 0,
-            token: None,
-            gone: Ending::default(),
-            inboxes: [true; INBOXES],
-            pushes: Vec::new(),
+            waiters: Waiters::default(),
+            token: Token::default(),
+            gone: Gone::default(),
+            inboxes: Inboxes::new(),
         }
     }
 
@@ -130,36 +85,29 @@ impl Reference {
             Request::Force { token, .. } => self.force(*token),
             Request::Cancel { ticket, id, .. } => self.cancel(*ticket, *id),
             Request::Inspect => self.inspect(),
-            Request::Queue { most } => self.list(*most),
+            Request::Queue { most } => self.waiters.list(*most),
         }
     }
 
     /// The clock shows `now_us`: keys whose time is over are gone.
     pub(crate) fn at(&mut self, now_us: u64) {
         self.now_us = now_us;
-        self.pushes.clear();
+        self.inboxes.clear();
         let now = self.now_ms();
         self.hold.take_if(|hold| hold.ends_ms <= now);
-        if self.queue.0.ends_ms <= now {
-            self.queue = Queue::default();
-        }
-        if self.timeouts.ends_ms <= now {
-            self.clear_timeouts();
-        }
-        self.token.take_if(|token| token.ends_ms <= now);
-        if self.gone.ends_ms <= now {
-            self.gone = Ending::default();
-        }
+        self.waiters.at(now);
+        self.token.at(now);
+        self.gone.at(now);
     }
 
     /// One key is deleted behind the scripts' back.
     pub(crate) fn lose(&mut self, key: Key) {
         match key {
             Key::Holds => self.hold = None,
-            Key::Queue => self.queue = Queue::default(),
-            Key::Timeouts => self.clear_timeouts(),
-            Key::Token => self.token = None,
-            Key::Gone => self.gone = Ending::default(),
+            Key::Queue => self.waiters.queue.lose(),
+            Key::Timeouts => self.waiters.clear_timeouts(),
+            Key::Token => self.token.lose(),
+            Key::Gone => self.gone.lose(),
             Key::Notes => {}
         }
     }
@@ -175,11 +123,11 @@ impl Reference {
         if self.is_cancelled(id) {
             return Answer::new("cancelled");
         }
-        let waits = self.queue.ticket(id).is_some();
+        let waits = self.waiters.ticket(id).is_some();
         if self.joinable(self.world.acquisitions[id].owner) {
             let joined = self.join(id);
             if waits {
-                self.leave(id);
+                self.waiters.leave(id);
                 self.settle(&[]);
             }
             return if joined { self.taken(id) } else { Answer::new("too many entries") };
@@ -192,13 +140,13 @@ impl Reference {
             if let Some(again) = self.no_room(max_waiters) {
                 return Answer::new("saturated").about(self.left_ms()).again(again);
             }
-            self.enter(id, 0);
+            self.waiters.enter(id, 0, self.now_us, self.world.wait_ms);
         }
         let again = self.settle(&[id]);
         if self.holds(id) {
             return self.taken(id);
         }
-        let queued = self.queued(Answer::new("queued"), id);
+        let queued = self.waiters.queued(Answer::new("queued"), id);
         queued.about(self.next_check_ms()).again(again)
     }
 
@@ -216,17 +164,13 @@ impl Reference {
     /// looked at, and no world has more acquisitions).
     fn no_room(&mut self, max_waiters: Option<u32>) -> Option<bool> {
         let most = max_waiters? as usize;
-        if self.queue.len() < most {
+        if self.waiters.len() < most {
             return None;
         }
         let again = self.settle(&[]);
-        for id in self.queue.ids() {
-            if !self.is_alive(id) {
-                self.leave(id);
-            }
-        }
-        let empty_and_free = self.queue.len() == 0 && self.hold.is_none();
-        (self.queue.len() >= most && !empty_and_free).then_some(again)
+        self.waiters.dead_leave(self.now_ms());
+        let empty_and_free = self.waiters.is_empty() && self.hold.is_none();
+        (self.waiters.len() >= most && !empty_and_free).then_some(again)
     }
 
     fn check(&mut self, waiting: &[(usize, u64)]) -> Answer {
@@ -244,7 +188,7 @@ impl Reference {
             answer = match refused {
                 Some(why) => answer.and(why),
                 None if self.holds(*id) => self.taken_in(answer.and("taken"), *id),
-                None => self.queued(answer.and("queued"), *id),
+                None => self.waiters.queued(answer.and("queued"), *id),
             };
         }
         answer
@@ -258,15 +202,14 @@ impl Reference {
             return Some("cancelled");
         }
         if self.joinable(self.world.acquisitions[id].owner) {
-            self.leave(id);
+            self.waiters.leave(id);
             return if self.join(id) { None } else { Some("too many entries") };
         }
-        if self.queue.ticket(id).is_some() && ticket != 0 {
+        if self.waiters.ticket(id).is_some() && ticket != 0 {
             self.refresh(id);
         } else {
             // Without a ticket it has had its turn, and stands at the tail.
-            self.queue.0.of.retain(|(_, waits)| *waits != id);
-            self.enter(id, ticket);
+            self.waiters.enter(id, ticket, self.now_us, self.world.wait_ms);
         }
         None
     }
@@ -294,9 +237,9 @@ impl Reference {
         } else if self.holds(id) {
             self.drop_entry(id, at_least_ms);
             Answer::new("released")
-        } else if let Some(position) = self.queue.position(id) {
+        } else if let Some(position) = self.waiters.position(id) {
             let answer = Answer::new("left").exact(position as u64).about(self.left_ms());
-            self.leave(id);
+            self.waiters.leave(id);
             answer.holders(self.latest_entries())
         } else {
             self.forget_ended();
@@ -304,8 +247,7 @@ impl Reference {
         };
         if late {
             self.mark(Mark::Gone(id));
-            // A minute after the newest, also when the clock went back meanwhile.
-            self.gone.ends_ms = self.now_ms() + GONE_MS;
+            self.gone.ends_with_the_newest(self.now_ms());
         }
         let again = self.settle(&[]);
         answer.again(again)
@@ -335,7 +277,7 @@ impl Reference {
             self.push(earlier, Push::Adopted { id: earlier });
             self.mark(Mark::Gone(earlier));
         }
-        self.gone.ends_ms = self.now_ms() + GONE_MS;
+        self.gone.ends_with_the_newest(now);
         self.taken(id)
     }
 
@@ -349,7 +291,7 @@ impl Reference {
                 self.push(id, Push::Forced { id });
             }
             self.hold = None;
-        } else if self.gone.of.contains_key(&Mark::ForcedToken(token)) {
+        } else if self.gone.has(&Mark::ForcedToken(token)) {
             says = "ended";
         }
         let again = self.settle(&[]);
@@ -359,13 +301,13 @@ impl Reference {
     fn cancel(&mut self, ticket: u64, id: usize) -> Answer {
         let named = Mark::Cancelled(ticket, id);
         // Without its deadline (the hash was lost) a waiter has no description either: nothing names it.
-        let described = self.timeouts.of.contains_key(&id);
-        let waits = described && self.queue.ticket(id) == Some(ticket);
-        let before = self.gone.of.contains_key(&named);
+        let described = self.waiters.timeouts.of.contains_key(&id);
+        let waits = described && self.waiters.ticket(id) == Some(ticket);
+        let before = self.gone.has(&named);
         if waits {
             self.mark(Mark::Gone(id));
             self.mark(named);
-            self.leave(id);
+            self.waiters.leave(id);
             self.push(id, Push::Cancelled { id });
         }
         let again = self.settle(&[]);
@@ -380,7 +322,7 @@ impl Reference {
             Some(_) => "held",
         };
         let token = self.hold.as_ref().map_or(0, |hold| hold.token);
-        let waiters = self.queue.len() as u64;
+        let waiters = self.waiters.len() as u64;
         let mut answer = Answer::new(state).about(self.left_ms()).exact(token).exact(waiters);
         for (id, entry) in entries {
             answer = answer.exact(id as u64).exact(entry.deadline_ms).exact(entry.since_ms);
@@ -388,45 +330,25 @@ impl Reference {
         answer
     }
 
-    fn list(&self, most: u32) -> Answer {
-        let mut answer = Answer::new("waiters").exact(self.queue.len() as u64);
-        for (ticket, id) in self.queue.0.of.iter().take(most as usize) {
-            answer = answer.exact(*ticket);
-            // Without a deadline (its hash was lost) the description is lost too.
-            if let Some(deadline) = self.timeouts.of.get(id) {
-                answer = answer.exact(*id as u64).exact(*deadline);
-            }
-        }
-        answer
-    }
-
     /// What the keys must hold.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let hold = self.hold.as_ref();
-        let token = self.token.as_ref();
         Snapshot {
             owner: hold.map(|hold| hold.owner),
             hold_token: hold.map(|hold| hold.token),
             cooling: hold.and_then(|hold| hold.cooling),
             entries: self.live_entries(),
-            queue: self.queue.0.of.iter().copied().collect(),
-            timeouts: self.timeouts.of.clone(),
-            last_ticket: self.last_ticket,
-            token: token.map(|token| token.of),
+            waiters: self.waiters.clone(),
+            token: self.token.of,
             gone: self.gone.of.clone(),
-            ends_ms: [
-                hold.map_or(0, |hold| hold.ends_ms),
-                self.queue.0.ends_ms,
-                self.timeouts.ends_ms,
-                token.map_or(0, |token| token.ends_ms),
-                self.gone.ends_ms,
-                0,
-            ],
+            ends_ms: self.ends_ms(),
         }
     }
 
-    pub(crate) fn last_token(&self) -> Option<u64> {
-        self.token.as_ref().map(|token| token.of)
+    pub(crate) fn ends_ms(&self) -> Ends {
+        let [queue, timeouts] = self.waiters.ends_ms();
+        let hold = self.hold.as_ref().map_or(0, |hold| hold.ends_ms);
+        [hold, queue, timeouts, self.token.ends_ms, self.gone.ends_ms, 0]
     }
 
     /// Takes over what was compared with a margin, so that margins do not add up; after the queue was lost alone, also
@@ -434,19 +356,14 @@ impl Reference {
     pub(crate) fn align(&mut self, server: &Snapshot, orphans: bool) {
         self.gone.of.clone_from(&server.gone);
         self.gone.ends_ms = server.ends_ms[4];
-        if let Some(token) = &mut self.token {
-            token.ends_ms = server.ends_ms[3];
-        }
+        self.token.ends_ms = server.ends_ms[3];
         if orphans {
-            self.timeouts.of.clone_from(&server.timeouts);
-            self.timeouts.ends_ms = server.ends_ms[2];
-            self.last_ticket = server.last_ticket;
+            self.waiters.align(&server.waiters);
         }
     }
 
     /// Every moment at which an answer changes by itself.
     pub(crate) fn deadlines_ms(&self) -> Vec<u64> {
-        let snapshot = self.snapshot();
         let entries = self.hold.iter().flat_map(|hold| hold.entries.values());
         let mut all: Vec<u64> = entries
             .flat_map(|entry| {
@@ -454,9 +371,9 @@ impl Reference {
                 cool.into_iter().chain([entry.deadline_ms])
             })
             .collect();
-        all.extend(snapshot.timeouts.values());
-        all.extend(snapshot.gone.values());
-        all.extend(snapshot.ends_ms);
+        all.extend(self.waiters.timeouts.of.values());
+        all.extend(self.gone.of.values());
+        all.extend(self.ends_ms());
         all
     }
 }

@@ -3,21 +3,20 @@
 use std::collections::BTreeMap;
 
 use super::super::answer::Answer;
-use super::{CHECK_MS, Ending, Entry, GONE_MS, GRANT_MS, Hold, Mark, Push, Reference};
-
-const DAY_US: u64 = 86_400_000_000;
+use super::super::world::{CHECK_MS, GRANT_MS};
+use super::{Entry, Hold, Mark, Push, Reference};
 
 impl Reference {
     /// Grants what now fits; true if the bound of dead heads was reached.
     pub(super) fn settle(&mut self, callers: &[usize]) -> bool {
         let mut dead = 0;
         while dead < self.world.most_heads {
-            let Some(&(_, id)) = self.queue.0.of.first() else {
-                self.clear_timeouts();
+            let Some(id) = self.waiters.head() else {
+                self.waiters.clear_timeouts();
                 return false;
             };
-            if !self.is_alive(id) {
-                self.leave(id);
+            if !self.waiters.is_alive(id, self.now_ms()) {
+                self.waiters.leave(id);
                 dead += 1;
                 continue;
             }
@@ -28,7 +27,7 @@ impl Reference {
             let lease_ms = self.world.acquisitions[id].lease_ms;
             let lease_ms = if asked { lease_ms } else { lease_ms.min(GRANT_MS) };
             let token = self.mint();
-            self.leave(id);
+            self.waiters.leave(id);
             self.take(id, lease_ms, token);
             if !asked && !self.push(id, Push::Granted { id, token, lease_ms }) {
                 self.hold = None;
@@ -40,20 +39,11 @@ impl Reference {
 
     /// Whether anybody heard it.
     pub(super) fn push(&mut self, id: usize, push: Push) -> bool {
-        let inbox = self.world.acquisitions[id].inbox;
-        if self.inboxes[inbox] {
-            self.pushes.push((inbox, push));
-        }
-        self.inboxes[inbox]
+        self.inboxes.push(self.world.acquisitions[id].inbox, push)
     }
 
     pub(super) fn mint(&mut self) -> u64 {
-        let last = self.token.as_ref().map_or(0, |token| token.of);
-        let sane = self.floor <= self.now_us + DAY_US;
-        let floor = if sane { self.floor } else { 0 };
-        let fresh = self.now_us.max(last + 1).max(floor + 1);
-        self.token = Some(Ending { of: fresh, ends_ms: self.now_ms() + self.world.fence_ms });
-        fresh
+        self.token.mint(self.now_us, self.floor, self.world.fence_ms)
     }
 
     pub(super) fn take(&mut self, id: usize, lease_ms: u64, token: u64) {
@@ -98,53 +88,16 @@ impl Reference {
         }
     }
 
-    pub(super) fn enter(&mut self, id: usize, ticket: u64) {
-        let latest = self.last_ticket.max(self.now_us);
-        let ticket = match ticket {
-            old if old > 0 && old <= latest => old,
-            _ => self.now_us.max(self.last_ticket + 1),
-        };
-        self.last_ticket = self.last_ticket.max(ticket);
-        self.queue.0.of.insert((ticket, id));
-        self.refresh(id);
-    }
-
     pub(super) fn refresh(&mut self, id: usize) {
-        let deadline = self.now_ms() + self.world.wait_ms;
-        self.timeouts.of.insert(id, deadline);
-        for ends in [&mut self.queue.0.ends_ms, &mut self.timeouts.ends_ms] {
-            *ends = deadline.max(*ends);
-        }
-    }
-
-    pub(super) fn leave(&mut self, id: usize) {
-        self.timeouts.of.remove(&id);
-        self.queue.0.of.retain(|(_, waiting)| *waiting != id);
-        if self.queue.len() == 0 {
-            self.queue.0.ends_ms = 0;
-        }
-        if self.timeouts.of.is_empty() && self.last_ticket == 0 {
-            self.timeouts.ends_ms = 0;
-        }
-    }
-
-    pub(super) fn clear_timeouts(&mut self) {
-        self.timeouts = Ending::default();
-        self.last_ticket = 0;
+        self.waiters.refresh(id, self.now_ms() + self.world.wait_ms);
     }
 
     pub(super) fn mark(&mut self, mark: Mark) {
-        let until = self.now_ms() + GONE_MS;
-        self.gone.of.insert(mark, until);
-        self.gone.ends_ms = until.max(self.gone.ends_ms);
-    }
-
-    pub(super) fn is_alive(&self, id: usize) -> bool {
-        self.timeouts.of.get(&id).is_some_and(|deadline| *deadline > self.now_ms())
+        self.gone.mark(mark, self.now_ms());
     }
 
     pub(super) fn is_gone(&self, id: usize) -> bool {
-        self.gone.of.get(&Mark::Gone(id)).is_some_and(|until| *until > self.now_ms())
+        self.gone.remembers(&Mark::Gone(id), self.now_ms())
     }
 
     /// An acquisition that ended into a cool-down is over too: a late copy of its acquire must not queue.
@@ -191,7 +144,7 @@ impl Reference {
 
     pub(super) fn why_not_held(&self, id: usize) -> &'static str {
         match &self.hold {
-            _ if self.gone.of.contains_key(&Mark::ForcedId(id)) => "forced",
+            _ if self.gone.has(&Mark::ForcedId(id)) => "forced",
             Some(hold) if hold.cooling.is_none() => "other holder",
             Some(_) | None => "absent",
         }
@@ -212,10 +165,5 @@ impl Reference {
     pub(super) fn taken_in(&self, answer: Answer, id: usize) -> Answer {
         let hold = self.hold.as_ref().expect("it holds");
         answer.exact(hold.token).about(hold.entries[&id].deadline_ms - self.now_ms())
-    }
-
-    pub(super) fn queued(&self, answer: Answer, id: usize) -> Answer {
-        let position = self.queue.position(id).expect("it waits");
-        answer.exact(position as u64).exact(self.queue.ticket(id).expect("it waits"))
     }
 }

@@ -8,8 +8,8 @@ use leasehold_lua::reply::{AcquireReply, CheckAnswer, CheckReply, RenewReply};
 use leasehold_lua::semaphore::{ManyReply, MergeReply, SplitReply, adopted_weight};
 
 use super::keys::{Found, Key};
-use super::reference::Push;
-use super::request::{Attempt, Named, Request, World};
+use super::pushes::Push;
+use super::request::{Named, Request, World};
 
 #[derive(Clone, Copy, Debug)]
 struct Claim {
@@ -68,9 +68,12 @@ impl Claims {
         let mut granted = Vec::new();
         for (_, push) in heard.1 {
             match push {
-                Push::Granted { id, lease_ms } => granted.push((*id, *lease_ms)),
+                Push::Granted { id, token: 0, lease_ms } => granted.push((*id, *lease_ms)),
                 Push::Forced { id } | Push::Adopted { id } => self.end(*id),
                 Push::Refused { .. } => {}
+                Push::Granted { .. } | Push::Cancelled { .. } => {
+                    return Err(format!("nobody sends {push:?} here"));
+                }
             }
         }
         self.answered(world, request, heard.0, (now_ms, slack_ms), &mut granted)?;
@@ -82,7 +85,7 @@ impl Claims {
             }
             // Taken anew, or brought to life again by a clock that went back: nobody is told which.
             let before = self.ended.remove(&id).filter(|_| self.unsure);
-            let Attempt { weight, owner, .. } = world.acquisitions[id];
+            let (weight, owner) = (world.weight(id), world.acquisitions[id].owner);
             let weight = before.map_or(weight, |claim| claim.weight.min(weight));
             let owner = before.map_or(owner, |claim| claim.owner);
             self.live.insert(id, Claim { weight, until_ms, owner });
@@ -202,7 +205,7 @@ impl Claims {
         if self.live.contains_key(&id) {
             return;
         }
-        let Attempt { weight, owner, .. } = world.acquisitions[id];
+        let (weight, owner) = (world.weight(id), world.acquisitions[id].owner);
         for known in [&mut self.live, &mut self.ended] {
             if let Some(claim) = known.get_mut(&old) {
                 claim.weight = claim.weight.saturating_sub(weight);

@@ -1,43 +1,20 @@
 //! From the server's values to the forms that both sides share, and back to the keys as the server must have them.
 
+use std::collections::BTreeMap;
+
 use leasehold_lua::Reply;
 use leasehold_lua::holders::{Listed, forced};
 use leasehold_lua::mutex::QueueReply;
 use leasehold_lua::reply::{AcquireReply, CheckReply, ReleaseReply, RenewReply};
 use leasehold_lua::semaphore::{self, Inspection, ManyReply, MergeReply, SplitReply};
-use leasehold_lua::wire::Push as Message;
 use leasehold_lua::{DecodeError, Share};
 
+use super::Holds;
 use super::answer::Answer;
-use super::keys::Found;
 use super::names::{note, number_of, owner_name};
-use super::reference::{Mark, Note, Push, Reference};
+use super::reference::{Mark, Note, Reference};
 use super::replies::{acquired, checked, id_in, queue, released, renewed, word};
 use super::request::{Member, Request, World};
-
-/// The pushes by inbox, sorted, and the moment that they were made.
-pub(crate) fn pushes(messages: &[(usize, Message)]) -> (Option<u64>, Vec<(usize, Push)>) {
-    let mut made_us = None;
-    let mut all = Vec::new();
-    for (inbox, message) in messages {
-        let push = match message {
-            Message::Granted { uuid, token: 0, lease_ms, at_us } => {
-                made_us = Some(*at_us);
-                Push::Granted { id: number_of(uuid), lease_ms: *lease_ms }
-            }
-            Message::Forced { uuid } => Push::Forced { id: number_of(uuid) },
-            Message::Adopted { uuid } => Push::Adopted { id: number_of(uuid) },
-            Message::Refused { uuid } => Push::Refused { id: number_of(uuid) },
-            other @ (Message::Granted { .. }
-            | Message::Cancelled { .. }
-            | Message::Over { .. }
-            | Message::Proof { .. }) => panic!("nobody sends {other:?} here"),
-        };
-        all.push((*inbox, push));
-    }
-    all.sort();
-    (made_us, all)
-}
 
 type Read = Result<(Answer, Option<u64>), DecodeError>;
 
@@ -133,57 +110,50 @@ fn inspected(found: &Inspection) -> (Answer, Option<u64>) {
     (found.holds.iter().fold(answer, one), Some(found.now_us))
 }
 
-/// The keys as the server must have them.
-pub(crate) fn expected(reference: &Reference) -> Found {
-    let (world, holds, notes) = (&reference.world, &reference.holds, &reference.notes);
-    let mut found = Found::default();
-    for (member, permit) in &holds.of.permits {
-        let name = member.name(world);
+/// The holds as the server must have them.
+pub(crate) fn holds(reference: &Reference) -> Holds {
+    let mut all = Holds::new();
+    let holds = &reference.holds.of;
+    for (member, permit) in &holds.permits {
+        let name = member.name(&reference.world);
         if let Some(weight) = permit.changed {
-            found.holds.insert(format!("={name}"), weight.into());
+            all.insert(format!("={name}"), weight.into());
         }
-        found.holds.insert(name, permit.deadline_ms);
+        all.insert(name, permit.deadline_ms);
     }
-    for (name, number) in [("#u", holds.of.used), ("#l", holds.of.limit)] {
-        found.holds.extend(number.map(|number| (name.to_owned(), u64::from(number))));
+    for (name, number) in [("#u", holds.used), ("#l", holds.limit)] {
+        all.extend(number.map(|number| (name.to_owned(), u64::from(number))));
     }
-    for (member, noted) in &notes.of.of {
-        found.notes.insert(member.name(world), noted_as(*member, *noted).into_bytes());
-    }
-    for (owner, ids) in &notes.of.lists {
-        found.notes.insert(format!("={}", owner_name(*owner)), packed(world, ids));
-    }
-    for (ticket, id) in &reference.queue.of {
-        found.queue.push((*ticket, world.id(*id)));
-    }
-    for (id, deadline) in &reference.timeouts.of {
-        let owner = owner_name(world.acquisitions[*id].owner);
-        found.timeouts.insert(world.id(*id), format!("{deadline}|{owner}|{}", note(*id)));
-    }
-    if reference.last_ticket > 0 {
-        found.timeouts.insert("#".to_owned(), reference.last_ticket.to_string());
-    }
-    for (mark, until) in &reference.gone.of {
-        found.gone.insert(mark_name(world, *mark), *until);
-    }
-    found.ends_ms = [
-        holds.ends_ms,
-        reference.queue.ends_ms,
-        reference.timeouts.ends_ms,
-        0,
-        reference.gone.ends_ms,
-        notes.ends_ms,
-    ];
-    found
+    all
+}
+
+/// The notes as the server must have them.
+pub(crate) fn notes(reference: &Reference) -> BTreeMap<String, Vec<u8>> {
+    let (world, notes) = (&reference.world, &reference.notes.of);
+    let members = notes.of.iter();
+    let members =
+        members.map(|(member, noted)| (member.name(world), noted_as(*member, *noted).into_bytes()));
+    let owners = notes.lists.iter();
+    let owners =
+        owners.map(|(owner, ids)| (format!("={}", owner_name(*owner)), packed(world, ids)));
+    members.chain(owners).collect()
+}
+
+/// What has ended, as the server must have it.
+pub(crate) fn gone(reference: &Reference) -> BTreeMap<String, u64> {
+    let marks = reference.gone.of.iter();
+    marks.map(|(mark, until)| (mark_name(&reference.world, *mark), *until)).collect()
 }
 
 pub(crate) fn mark_name(world: &World, mark: Mark) -> String {
     match mark {
-        Mark::Gone((false, id)) => world.id(id),
+        Mark::Gone((false, id)) => world.acquisitions.id(id),
         Mark::Gone((true, owner)) => owner_name(owner),
-        Mark::Forced(id) => format!("forced|{}", world.id(id)),
-        Mark::Adopted(id) => format!("adopted|{}", world.id(id)),
-        Mark::Merged(kept, merged) => format!("merged|{}|{}", world.id(kept), world.id(merged)),
+        Mark::Forced(id) => format!("forced|{}", world.acquisitions.id(id)),
+        Mark::Adopted(id) => format!("adopted|{}", world.acquisitions.id(id)),
+        Mark::Merged(kept, merged) => {
+            format!("merged|{}|{}", world.acquisitions.id(kept), world.acquisitions.id(merged))
+        }
     }
 }
 
@@ -197,7 +167,7 @@ fn packed(world: &World, ids: &[usize]) -> Vec<u8> {
     let count = u8::try_from(ids.len()).expect("a short list");
     let mut bytes = vec![0x90 | count];
     for id in ids {
-        let id = world.id(*id);
+        let id = world.acquisitions.id(*id);
         bytes.push(0xa0 | u8::try_from(id.len()).expect("a short text"));
         bytes.extend_from_slice(id.as_bytes());
     }

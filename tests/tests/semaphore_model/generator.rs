@@ -1,53 +1,37 @@
 //! Which cases are tried: steps that are likely to matter in the state that the steps before lead to.
 
+use leasehold_lua::Share;
 use proptest::prelude::*;
-use proptest::sample::{select, subsequence};
+use proptest::sample::select;
 use proptest::strategy::Union;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::bench::INBOXES;
+use super::clients::{self, acquisitions, checked, queues, renewals};
+use super::events::{Event, back, forward, inbox, lose};
 use super::keys::Key;
 use super::reference::{Mark, Reference};
-use super::request::{AT_LEAST_MS, Attempt, Member, Named, World};
-use super::runner::{Action, Model, clearance_ms};
-use super::scene::{Scene, Step, Ticket};
+use super::request::{AT_LEAST_MS, Member, Named, World};
+use super::runner::{Model, START_US};
+use super::scene::{Scene, Step};
 
 /// No more than `max_waiters` looks at (16), so that the model need not guess which.
 const ACQUISITIONS: usize = 16;
 /// Those from here on begin by a split or an adoption, the others by an acquire: no client begins one twice.
 const PARTS: usize = 11;
-/// Where the virtual clock of the generator starts.
-const START_US: u64 = 1_700_000_000_000_000;
-/// What a step takes.
-const STEP_US: u64 = 1_000;
-/// An acquisition of its own owner has this much added to its number as owner.
-const OWN: usize = 100;
-
 /// Runs the reference model on a virtual clock while it chooses the steps.
 impl ReferenceStateMachine for Scene {
     type State = Self;
     type Transition = Step;
 
     fn init_state() -> BoxedStrategy<Self> {
-        let attempt = (
-            select(vec![1_000, 2_000, 3_000, 5_000, 8_000, 30_000, 30_000, 70_000]),
-            prop_oneof![3 => Just(None), 1 => (0..2_usize).prop_map(Some)],
-            0..INBOXES,
-            select(vec![1, 1, 2, 2, 3]),
-        );
-        let attempts = proptest::collection::vec(attempt, ACQUISITIONS);
+        let leases_ms = vec![1_000, 2_000, 3_000, 5_000, 8_000, 30_000, 30_000, 70_000];
+        let weights = select(vec![1, 1, 2, 2, 3]);
+        let attempts = acquisitions(ACQUISITIONS, leases_ms, (3, 1), weights, |_, weight| {
+            Share::Weight(weight)
+        });
         let world = (attempts, 1..5_u32, select(vec![4_000, 10_000]), any::<bool>());
-        let world = world.prop_map(|(attempts, limit, wait_ms, small_bounds)| World {
-            acquisitions: attempts
-                .into_iter()
-                .enumerate()
-                .map(|(number, (lease_ms, shared, inbox, weight))| Attempt {
-                    lease_ms,
-                    owner: shared.unwrap_or(OWN + number),
-                    inbox,
-                    weight,
-                })
-                .collect(),
+        let world = world.prop_map(|(acquisitions, limit, wait_ms, small_bounds)| World {
+            acquisitions,
             limit,
             wait_ms,
             small_bounds,
@@ -74,13 +58,11 @@ impl ReferenceStateMachine for Scene {
             2 => (0..4_u32).prop_map(|most| Step::Inspect { most }),
             1 => (0..5_u32).prop_map(|most| Step::Queue { most }),
             10 => select(vec![0, 0, 1, 1, 2, 4, 9]).prop_map(|back| Step::Resend { back }),
-            7 => select(vec![100, 900, 2_100, 4_300, 11_000, 45_000, 61_000])
-                .prop_map(|ms| Step::Forward { ms }),
+            7 => forward(vec![100, 900, 2_100, 4_300, 11_000, 45_000, 61_000]).prop_map(Step::Event),
             if live { 6 } else { 1 } => any::<bool>().prop_map(|last| Step::PastHold { last }),
-            2 => select(vec![1_500, 3_000]).prop_map(|ms| Step::Back { ms }),
-            5 => (0..INBOXES, prop::bool::weighted(0.6))
-                .prop_map(|(inbox, alive)| Step::Inbox { inbox, alive }),
-            3 => select(vec![
+            2 => back().prop_map(Step::Event),
+            5 => inbox(0.6).prop_map(Step::Event),
+            3 => lose(vec![
                 Key::Holds,
                 Key::Holds,
                 Key::Notes,
@@ -89,27 +71,14 @@ impl ReferenceStateMachine for Scene {
                 Key::Timeouts,
                 Key::Gone,
             ])
-            .prop_map(|key| Step::Lose { key }),
-            1 => Just(Step::FlushScripts),
+            .prop_map(Step::Event),
+            1 => Just(Step::Event(Event::FlushScripts)),
         ]
         .boxed()
     }
 
-    fn apply(mut scene: Self, step: &Step) -> Self {
-        let now_us = scene.reference.now_us + STEP_US;
-        let now_us = now_us + clearance_ms(scene.deadlines_ms(), now_us / 1_000) * 1_000;
-        scene.reference.at(now_us);
-        match scene.action(step, now_us) {
-            Action::Send(request) => {
-                drop(scene.reference.answer(&request, now_us));
-                scene.learn(&request);
-            }
-            Action::Clock(ms) => scene.reference.at(now_us.saturating_add_signed(ms * 1_000)),
-            action @ (Action::Inbox { .. } | Action::Lose(_) | Action::FlushScripts) => {
-                scene.suffer(&action);
-            }
-        }
-        scene
+    fn apply(scene: Self, step: &Step) -> Self {
+        scene.step(step)
     }
 }
 
@@ -118,11 +87,11 @@ fn any_id() -> impl Strategy<Value = usize> {
 }
 
 fn fresh(scene: &Scene) -> Vec<usize> {
-    (0..ACQUISITIONS).filter(|id| !scene.sent.contains(id)).collect()
+    scene.clients.fresh(0..ACQUISITIONS)
 }
 
 fn sent(scene: &Scene) -> Vec<usize> {
-    scene.sent.iter().copied().collect()
+    scene.clients.sent.iter().copied().collect()
 }
 
 /// Those of the lists that begin by an acquire, one of the first list that is chosen and not empty; any at worst.
@@ -178,14 +147,11 @@ fn one_of(lists: Vec<(u32, Vec<usize>)>) -> BoxedStrategy<usize> {
 }
 
 fn chosen(lists: Vec<(u32, Vec<usize>)>, range: std::ops::Range<usize>) -> BoxedStrategy<usize> {
-    let lists = lists.into_iter().map(|(weight, ids)| {
+    let in_range = lists.into_iter().map(|(weight, ids)| {
         let ids: Vec<_> = ids.into_iter().filter(|id| range.contains(id)).collect();
         (weight, ids)
     });
-    let lists = lists.filter(|(_, ids)| !ids.is_empty());
-    let mut weighted: Vec<_> = lists.map(|(weight, ids)| (weight, select(ids).boxed())).collect();
-    weighted.push((1, range.boxed()));
-    Union::new_weighted(weighted).boxed()
+    clients::one_of(in_range.collect(), range.clone())
 }
 
 /// What the sending process goes by.
@@ -199,23 +165,18 @@ fn acquire(scene: &Scene) -> BoxedStrategy<Step> {
     let id = begins_by_acquire(vec![
         (14, fresh(scene)),
         (3, sent(scene)),
-        (2, reference.waiting()),
+        (2, reference.waiters.ids()),
         (2, holding(reference)),
         (4, ids(reference.live(), true)),
         (2, cancelled(reference)),
         (6, undescribed(reference)),
     ]);
-    let length = u32::try_from(reference.waiting().len()).expect("few");
-    let bound = prop_oneof![
-        6 => Just(None),
-        1 => (0..4_u32).prop_map(Some),
-        2 => (length.saturating_sub(1)..length + 2).prop_map(Some),
-    ];
-    (id, prop::bool::weighted(0.75), bound, limit(scene), prop::bool::weighted(0.15))
-        .prop_map(|(id, queues, max_waiters, limit, strict)| Step::Acquire {
+    let queues = queues(0.75, &reference.waiters, (6, 1, 2));
+    (id, queues, limit(scene), prop::bool::weighted(0.15))
+        .prop_map(|(id, (queues, max_waiters), limit, strict)| Step::Acquire {
             id,
             queues,
-            max_waiters: max_waiters.filter(|_| queues),
+            max_waiters,
             limit,
             strict,
         })
@@ -225,22 +186,9 @@ fn acquire(scene: &Scene) -> BoxedStrategy<Step> {
 fn check(scene: &Scene) -> BoxedStrategy<Step> {
     let all: Vec<usize> = (0..PARTS).collect();
     let sent = sent(scene).into_iter().filter(|id| *id < PARTS).collect();
-    let lists = [(8, scene.reference.waiting()), (4, sent), (1, all)];
-    let batches = lists.into_iter().filter(|(_, ids)| !ids.is_empty()).map(|(weight, ids)| {
-        let most = ids.len().min(6);
-        (weight, subsequence(ids, 1..=most).prop_shuffle().boxed())
-    });
-    let ticket = prop_oneof![
-        8 => Just(Ticket::Known),
-        2 => Just(Ticket::Tail),
-        1 => Just(Ticket::Future),
-    ];
-    let tickets = proptest::collection::vec(ticket, 6);
-    (Union::new_weighted(batches.collect()), tickets, limit(scene))
-        .prop_map(|(ids, tickets, limit)| Step::Check {
-            waiting: ids.into_iter().zip(tickets).collect(),
-            limit,
-        })
+    let lists = [(8, scene.reference.waiters.ids()), (4, sent), (1, all)];
+    (checked(lists), limit(scene))
+        .prop_map(|(waiting, limit)| Step::Check { waiting, limit })
         .boxed()
 }
 
@@ -254,7 +202,7 @@ fn released(scene: &Scene) -> BoxedStrategy<usize> {
     one_of(vec![
         (10, holding(reference)),
         (2, changed(reference)),
-        (4, reference.waiting()),
+        (4, reference.waiters.ids()),
         (3, sent(scene)),
         (2, ids(reference.live(), true)),
         (1, ids(reference.expired(), false)),
@@ -271,7 +219,7 @@ fn release(scene: &Scene) -> BoxedStrategy<Step> {
 
 fn release_many(scene: &Scene) -> BoxedStrategy<Step> {
     let owners: Vec<_> =
-        scene.reference.world.acquisitions.iter().map(|attempt| attempt.owner).collect();
+        (0..ACQUISITIONS).map(|id| scene.reference.world.acquisitions[id].owner).collect();
     let named = (released(scene), prop::bool::weighted(0.35)).prop_map(move |(id, by_owner)| {
         if by_owner { Named::Owner(owners[id]) } else { Named::Id(id) }
     });
@@ -289,11 +237,7 @@ fn renew(scene: &Scene) -> BoxedStrategy<Step> {
         (2, ids(reference.live(), true)),
         (4, ids(reference.expired(), false)),
     ]);
-    let lease = prop_oneof![
-        4 => Just(None),
-        1 => select(vec![500, 10_000, 40_000, 80_000]).prop_map(Some),
-    ];
-    proptest::collection::vec((id, lease), 1..4)
+    renewals(id, vec![500, 10_000, 40_000, 80_000])
         .prop_map(|elements| Step::Renew { elements })
         .boxed()
 }

@@ -6,18 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::answer::Answer;
-use super::bench::INBOXES;
+use super::ending::Ending;
+use super::gone::Gone;
 use super::keys::Key;
+use super::pushes::{Inboxes, Push};
 use super::request::{Member, Named, Request, World};
+use super::verdict::Ends;
+use super::waiters::Waiters;
 
 #[path = "reference/permits.rs"]
 mod permits;
 #[path = "reference/queue.rs"]
 mod queue;
 
-pub(crate) const CHECK_MS: u64 = 1_000;
-pub(crate) const GRANT_MS: u64 = 2_000;
-const GONE_MS: u64 = 60_000;
 /// How long the keys stay at the least after a use.
 const IDLE_MS: u64 = 60_000;
 /// What the usual case of an acquire gives them more.
@@ -25,15 +26,6 @@ const SPARE_MS: u64 = 15_000;
 const KEEP_LIMIT_MS: u64 = 30 * 24 * 3_600_000;
 /// Two readings of one end of a key are so near to each other.
 const NEAR_MS: u64 = 10;
-
-/// A push to an inbox, without its time.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Push {
-    Granted { id: usize, lease_ms: u64 },
-    Forced { id: usize },
-    Adopted { id: usize },
-    Refused { id: usize },
-}
 
 /// What is known of a hold beside its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +45,7 @@ pub(crate) struct Permit {
 /// What the zset of ended acquisitions remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mark {
-    Gone(Gone),
+    Gone(Ended),
     Forced(usize),
     Adopted(usize),
     /// The first one stayed, the second one became a part of it.
@@ -61,14 +53,7 @@ pub(crate) enum Mark {
 }
 
 /// An ended acquisition, or (true) an owner that a release named with a late mark.
-pub(crate) type Gone = (bool, usize);
-
-/// A collection that ends as a whole.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Ending<T> {
-    pub(crate) of: T,
-    pub(crate) ends_ms: u64,
-}
+pub(crate) type Ended = (bool, usize);
 
 /// The key of the holds.
 #[derive(Clone, Debug, Default)]
@@ -99,25 +84,13 @@ pub(crate) struct Reference {
     pub(crate) notes: Ending<Notes>,
     /// More has ended than one sweep takes.
     unswept: bool,
-    pub(crate) queue: Ending<BTreeSet<(u64, usize)>>,
-    pub(crate) timeouts: Ending<BTreeMap<usize, u64>>,
-    pub(crate) last_ticket: u64,
-    pub(crate) gone: Ending<BTreeMap<Mark, u64>>,
-    /// Which inboxes have a subscriber.
-    pub(crate) inboxes: [bool; INBOXES],
-    pushes: Vec<(usize, Push)>,
+    pub(crate) waiters: Waiters,
+    pub(crate) gone: Gone<Mark>,
+    pub(crate) inboxes: Inboxes,
     /// Waiters that the last request's settling refused.
     refused: BTreeSet<usize>,
     /// An end of holds or notes may have been moved or not: it was just at the point where it is.
     pub(crate) unsure_of_ends: bool,
-}
-
-/// What a step did, apart from the keys.
-#[derive(Clone, Debug)]
-pub(crate) struct Done {
-    pub(crate) answer: Answer,
-    /// By inbox, sorted.
-    pub(crate) pushes: Vec<(usize, Push)>,
 }
 
 impl Reference {
@@ -128,24 +101,21 @@ impl Reference {
             holds: Ending::default(),
             notes: Ending::default(),
             unswept: false,
-            queue: Ending::default(),
-            timeouts: Ending::default(),
-            last_ticket: 0,
-            gone: Ending::default(),
-            inboxes: [true; INBOXES],
-            pushes: Vec::new(),
+            waiters: Waiters::default(),
+            gone: Gone::default(),
+            inboxes: Inboxes::new(),
             refused: BTreeSet::new(),
             unsure_of_ends: false,
         }
     }
 
     /// Does what a server whose clock shows `now_us` must.
-    pub(crate) fn answer(&mut self, request: &Request, now_us: u64) -> Done {
+    pub(crate) fn answer(&mut self, request: &Request, now_us: u64) -> Answer {
         self.at(now_us);
-        self.pushes.clear();
+        self.inboxes.clear();
         self.refused.clear();
         (self.unswept, self.unsure_of_ends) = (false, false);
-        let answer = match request {
+        match request {
             Request::Acquire { id, queues, max_waiters, limit, strict } => {
                 self.acquire(*id, queues.then_some(*max_waiters), *limit, *strict)
             }
@@ -159,44 +129,35 @@ impl Reference {
             Request::Adopt { id, owner } => self.adopt(*id, *owner),
             Request::Force { members } => self.force(members),
             Request::Inspect { most } => self.inspect(*most),
-            Request::Queue { most } => self.list(*most),
-        };
-        let mut pushes = self.pushes.clone();
-        pushes.sort();
-        Done { answer, pushes }
+            Request::Queue { most } => self.waiters.list(*most),
+        }
     }
 
     /// The clock shows `now_us`: keys whose time is over are gone.
     pub(crate) fn at(&mut self, now_us: u64) {
         self.now_us = now_us;
         let now = self.now_ms();
-        if self.holds.ends_ms <= now {
-            self.holds = Ending::default();
-        }
-        if self.notes.ends_ms <= now {
-            self.notes = Ending::default();
-        }
-        if self.queue.ends_ms <= now {
-            self.queue = Ending::default();
-        }
-        if self.timeouts.ends_ms <= now {
-            self.clear_timeouts();
-        }
-        if self.gone.ends_ms <= now {
-            self.gone = Ending::default();
-        }
+        self.holds.at(now);
+        self.notes.at(now);
+        self.waiters.at(now);
+        self.gone.at(now);
     }
 
     /// One key is deleted behind the scripts' back.
     pub(crate) fn lose(&mut self, key: Key) {
         match key {
-            Key::Holds => self.holds = Ending::default(),
-            Key::Notes => self.notes = Ending::default(),
-            Key::Queue => self.queue = Ending::default(),
-            Key::Timeouts => self.clear_timeouts(),
-            Key::Gone => self.gone = Ending::default(),
+            Key::Holds => self.holds.lose(),
+            Key::Notes => self.notes.lose(),
+            Key::Queue => self.waiters.queue.lose(),
+            Key::Timeouts => self.waiters.clear_timeouts(),
+            Key::Gone => self.gone.lose(),
             Key::Token => {}
         }
+    }
+
+    pub(crate) fn ends_ms(&self) -> Ends {
+        let [queue, timeouts] = self.waiters.ends_ms();
+        [self.holds.ends_ms, queue, timeouts, 0, self.gone.ends_ms, self.notes.ends_ms]
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
@@ -214,7 +175,8 @@ impl Reference {
         if !self.take_quickly(id, limit, strict) {
             self.set_up(limit);
             let server = self.holds.of.limit.unwrap_or(0);
-            if strict && server != limit && !self.holds_id(id) && self.ticket(id).is_none() {
+            if strict && server != limit && !self.holds_id(id) && self.waiters.ticket(id).is_none()
+            {
                 return Answer::new("limit differs").exact(server.into());
             }
             let answer = self.acquire_slowly(id, queues);
@@ -239,7 +201,7 @@ impl Reference {
         if self.is_gone(id) || self.cools(id) {
             return Answer::new("cancelled");
         }
-        if self.ticket(id).is_some() {
+        if self.waiters.ticket(id).is_some() {
             self.refresh(id);
         } else if let Some(max_waiters) = queues {
             if self.fits(id) == Fit::Never {
@@ -248,7 +210,7 @@ impl Reference {
             if let Some(again) = self.no_room(id, max_waiters) {
                 return Answer::new("saturated").about(self.left_ms()).again(again);
             }
-            self.enter(id, 0);
+            self.waiters.enter(id, 0, self.now_us, self.world.wait_ms);
         } else {
             return self.try_once(id);
         }
@@ -259,7 +221,7 @@ impl Reference {
         if self.refused.contains(&id) {
             return Answer::new("never fits");
         }
-        let queued = self.queued(Answer::new("queued"), id);
+        let queued = self.waiters.queued(Answer::new("queued"), id);
         queued.about(self.next_check_ms()).again(again)
     }
 
@@ -267,7 +229,7 @@ impl Reference {
         let again = self.settle(&[]);
         match self.fits(id) {
             Fit::Never => Answer::new("never fits"),
-            Fit::Now if !again && self.queue.of.is_empty() => {
+            Fit::Now if !again && self.waiters.is_empty() => {
                 let lease_ms = self.world.acquisitions[id].lease_ms;
                 self.take(id, lease_ms);
                 self.taken(Answer::new("taken"), id)
@@ -280,17 +242,13 @@ impl Reference {
     /// looked at, and no world has more acquisitions).
     fn no_room(&mut self, id: usize, max_waiters: Option<u32>) -> Option<bool> {
         let most = max_waiters? as usize;
-        if self.queue.of.len() < most {
+        if self.waiters.len() < most {
             return None;
         }
         let again = self.settle(&[]);
-        for waiter in self.waiting() {
-            if !self.is_alive(waiter) {
-                self.leave(waiter);
-            }
-        }
-        let empty_and_free = self.queue.of.is_empty() && self.fits(id) == Fit::Now;
-        (self.queue.of.len() >= most && !empty_and_free).then_some(again)
+        self.waiters.dead_leave(self.now_ms());
+        let empty_and_free = self.waiters.is_empty() && self.fits(id) == Fit::Now;
+        (self.waiters.len() >= most && !empty_and_free).then_some(again)
     }
 
     fn check(&mut self, waiting: &[(usize, u64)], limit: u32) -> Answer {
@@ -307,7 +265,7 @@ impl Reference {
                 Some(why) => answer.and(why),
                 None if self.holds_id(*id) => self.taken(answer.and("taken"), *id),
                 None if self.refused.contains(id) => answer.and("never fits"),
-                None => self.queued(answer.and("queued"), *id),
+                None => self.waiters.queued(answer.and("queued"), *id),
             };
         }
         answer
@@ -321,14 +279,14 @@ impl Reference {
             return Some("cancelled");
         }
         if self.fits(id) == Fit::Never {
-            self.leave(id);
+            self.waiters.leave(id);
             return Some("never fits");
         }
         // With 0 it has had its turn, also where an earlier check has put it back.
-        if self.ticket(id).is_some() && ticket > 0 {
+        if self.waiters.ticket(id).is_some() && ticket > 0 {
             self.refresh(id);
         } else {
-            self.enter(id, ticket);
+            self.waiters.enter(id, ticket, self.now_us, self.world.wait_ms);
         }
         None
     }
@@ -356,9 +314,9 @@ impl Reference {
         } else if self.holds_id(id) {
             self.drop_hold(Member::held(id), at_least_ms);
             Answer::new("released")
-        } else if let Some(position) = self.position(id) {
+        } else if let Some(position) = self.waiters.position(id) {
             let answer = Answer::new("left").exact(position as u64).about(self.left_ms());
-            self.leave(id);
+            self.waiters.leave(id);
             answer.holders(self.who_holds(id))
         } else {
             Answer::new("not held").and(self.why_not_held(id))
@@ -412,7 +370,7 @@ impl Reference {
         self.sweep();
         self.set_up(limit);
         self.holds.of.limit = Some(limit);
-        self.holds.ends_ms = self.holds.ends_ms.max(self.now_ms() + KEEP_LIMIT_MS);
+        self.holds.lasts(self.now_ms() + KEEP_LIMIT_MS);
         let again = self.settle(&[]);
         Answer::new("set").again(again)
     }
@@ -425,11 +383,10 @@ impl Reference {
             let both = [Member::held(id), Member::cooling(id)];
             if let Some(live) = both.into_iter().find(|one| self.is_live(*one)) {
                 self.mark(Mark::Forced(id));
-                self.gone.ends_ms = self.gone.ends_ms.max(self.now_ms() + GONE_MS);
                 self.drop_hold(live, 0);
                 self.push(id, Push::Forced { id });
                 count += 1;
-            } else if self.gone.of.contains_key(&Mark::Forced(id)) {
+            } else if self.gone.has(&Mark::Forced(id)) {
                 count += 1;
             }
         }
@@ -439,7 +396,7 @@ impl Reference {
 
     fn inspect(&mut self, most: u32) -> Answer {
         self.sweep();
-        let answer = Answer::new("found").again(self.unswept).exact(self.queue.of.len() as u64);
+        let answer = Answer::new("found").again(self.unswept).exact(self.waiters.len() as u64);
         let (used, limit) = (self.holds.of.used, self.holds.of.limit);
         let answer = answer.exact(used.unwrap_or(0).into()).exact(limit.unwrap_or(0).into());
         self.live().into_iter().take(most as usize).fold(answer, |answer, member| {

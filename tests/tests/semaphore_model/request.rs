@@ -1,29 +1,18 @@
 //! What clients send, and the world that they live in.
 
 use leasehold_lua::semaphore::{self, Ended};
-use leasehold_lua::wire::acquisition_id;
-use leasehold_lua::{Acquisition, Call, Keys, Mode, Share, Terms, mutex};
+use leasehold_lua::{Call, Keys, Settings, Share, Terms, mutex};
 
-use super::bench::channel;
-use super::names::{note, owner_name, uuid};
-use super::reference::{CHECK_MS, GRANT_MS};
+use super::names::owner_name;
+use super::world::{Acquisitions, CHECK_MS, Caller, GRANT_MS};
 
 /// The values of `hold_at_least` that releases carry.
 pub(crate) const AT_LEAST_MS: [u64; 3] = [0, 4_000, 90_000];
 
-/// One acquisition; its number is its place in the world.
-#[derive(Clone, Debug)]
-pub(crate) struct Attempt {
-    pub(crate) lease_ms: u64,
-    pub(crate) owner: usize,
-    pub(crate) inbox: usize,
-    pub(crate) weight: u32,
-}
-
 /// What does not change in a case.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
-    pub(crate) acquisitions: Vec<Attempt>,
+    pub(crate) acquisitions: Acquisitions,
     /// What most processes go by.
     pub(crate) limit: u32,
     pub(crate) wait_ms: u64,
@@ -35,12 +24,11 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `uuid|lease_ms|share|inbox`; ids sort as their numbers do.
-    pub(crate) fn id(&self, number: usize) -> String {
-        let Attempt { lease_ms, inbox, weight, .. } = self.acquisitions[number];
-        let share = Share::Weight(weight);
-        let id = acquisition_id(&uuid(number), lease_ms, share, channel(inbox).as_bytes());
-        String::from_utf8(id).expect("plain text")
+    pub(crate) fn weight(&self, number: usize) -> u32 {
+        match self.acquisitions[number].share {
+            Share::Weight(weight) => weight,
+            other @ (Share::Exclusive | Share::Read) => panic!("no weight: {other:?}"),
+        }
     }
 }
 
@@ -54,7 +42,7 @@ pub(crate) enum Named {
 impl Named {
     fn text(self, world: &World) -> String {
         match self {
-            Self::Id(id) => world.id(id),
+            Self::Id(id) => world.acquisitions.id(id),
             Self::Owner(owner) => owner_name(owner),
         }
     }
@@ -77,7 +65,7 @@ impl Member {
     }
 
     pub(crate) fn name(self, world: &World) -> String {
-        let id = world.id(self.id);
+        let id = world.acquisitions.id(self.id);
         if self.cooling { format!("-{id}") } else { id }
     }
 }
@@ -118,6 +106,24 @@ impl Request {
         }
     }
 
+    /// What the sending process goes by.
+    fn settings(&self) -> Settings {
+        match self {
+            Self::Acquire { limit, strict, .. } => semaphore::settings(*limit, *strict),
+            Self::Check { limit, .. } => semaphore::settings(*limit, false),
+            Self::Renew { .. }
+            | Self::Release { .. }
+            | Self::ReleaseMany { .. }
+            | Self::SetLimit { .. }
+            | Self::Split { .. }
+            | Self::Merge { .. }
+            | Self::Adopt { .. }
+            | Self::Force { .. }
+            | Self::Inspect { .. }
+            | Self::Queue { .. } => Settings::default(),
+        }
+    }
+
     /// As the encoders make it.
     pub(crate) fn call(&self, world: &World, keys: &Keys) -> Call {
         let terms = Terms {
@@ -127,31 +133,21 @@ impl Request {
             fence_ms: 0,
             floor: 0,
         };
-        let own = |id: usize| Text::of(world, id, world.acquisitions[id].owner);
-        let (verbs, id_of) = (&semaphore::VERBS, |id: &usize| world.id(*id).into_bytes());
+        let caller = Caller {
+            acquisitions: &world.acquisitions,
+            verbs: &semaphore::VERBS,
+            settings: self.settings(),
+            keys,
+            terms,
+        };
+        let id_of = |id: &usize| world.acquisitions.id(*id).into_bytes();
         match self {
-            Self::Acquire { id, queues, max_waiters, limit, strict } => {
-                let settings = semaphore::settings(*limit, *strict);
-                let wait = Mode::Wait { max_waiters: *max_waiters };
-                let mode = if *queues { wait } else { Mode::Try };
-                verbs.acquire(keys, &settings, own(*id).wire(), mode, terms)
+            Self::Acquire { id, queues, max_waiters, .. } => {
+                caller.acquire(*id, *queues, *max_waiters)
             }
-            Self::Check { waiting, limit } => {
-                let settings = semaphore::settings(*limit, false);
-                let texts: Vec<_> =
-                    waiting.iter().map(|(id, ticket)| (own(*id), *ticket)).collect();
-                let waiting = texts.iter().map(|(text, ticket)| (text.wire(), *ticket));
-                verbs.check(keys, &settings, waiting, terms)
-            }
-            Self::Renew { elements } => {
-                let mut calls = elements.iter().map(|(id, ms)| verbs.renew(keys, &id_of(id), *ms));
-                let mut call = calls.next().expect("at least one");
-                calls.for_each(|other| call.join(other));
-                call
-            }
-            Self::Release { id, late, at_least_ms } => {
-                verbs.release(keys, &id_of(id), *late, *at_least_ms, terms)
-            }
+            Self::Check { waiting, .. } => caller.check(waiting),
+            Self::Renew { elements } => caller.renew(elements),
+            Self::Release { id, late, at_least_ms } => caller.release(*id, *late, *at_least_ms),
             Self::ReleaseMany { elements } => {
                 let names: Vec<_> = elements.iter().map(|(named, ..)| named.text(world)).collect();
                 let ended = elements.iter().zip(&names).map(|((_, late, at_least_ms), name)| {
@@ -160,10 +156,12 @@ impl Request {
                 semaphore::release_many(keys, &ended.collect::<Vec<_>>(), terms)
             }
             Self::SetLimit { limit } => semaphore::set_limit(keys, *limit, terms),
-            Self::Split { old, id } => semaphore::split(keys, &id_of(old), own(*id).wire()),
+            Self::Split { old, id } => {
+                semaphore::split(keys, &id_of(old), world.acquisitions.own_text(*id).wire())
+            }
             Self::Merge { kept, merged } => semaphore::merge(keys, &id_of(kept), &id_of(merged)),
             Self::Adopt { id, owner } => {
-                semaphore::adopt(keys, Text::of(world, *id, *owner).wire())
+                semaphore::adopt(keys, world.acquisitions.text(*id, *owner).wire())
             }
             Self::Force { members } => {
                 let names: Vec<_> = members.iter().map(|member| member.name(world)).collect();
@@ -173,25 +171,5 @@ impl Request {
             Self::Inspect { most } => semaphore::inspect(keys, *most),
             Self::Queue { most } => mutex::queue(keys, *most),
         }
-    }
-}
-
-/// The texts of an acquisition.
-struct Text {
-    id: String,
-    owner: String,
-    note: String,
-    lease_ms: u64,
-}
-
-impl Text {
-    fn of(world: &World, id: usize, owner: usize) -> Self {
-        let lease_ms = world.acquisitions[id].lease_ms;
-        Self { id: world.id(id), owner: owner_name(owner), note: note(id), lease_ms }
-    }
-
-    fn wire(&self) -> Acquisition<'_> {
-        let (id, note) = (self.id.as_bytes(), self.note.as_bytes());
-        Acquisition { id, owner: &self.owner, note, lease_ms: self.lease_ms }
     }
 }

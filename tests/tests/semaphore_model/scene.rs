@@ -1,24 +1,21 @@
 //! The model beside the server: what a step means, and what must be the same after it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use leasehold_lua::{Call, Keys};
 
-use super::bench::{INBOXES, Seen};
+use super::bench::Seen;
 use super::claims::Claims;
+use super::clients::{Clients, Ticket, past};
 use super::decode;
-use super::keys::{Found, KEYS, Key};
+use super::events::Event;
+use super::keys::{Found, Key};
+use super::pushes;
 use super::reference::Reference;
 use super::request::{Member, Named, Request, World};
-use super::runner::{Action, CLEAR_AFTER_MS, Model};
-
-/// The ticket that a check brings.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Ticket {
-    Known,
-    Tail,
-    Future,
-}
+use super::runner::{Action, Model};
+use super::verdict::{differ, ends_in_time, of_the_call, same_answer, same_ends, same_marks};
+use super::waiters::{Orphans, Waiters};
 
 /// One step of a case; what it means depends on what happened before.
 #[derive(Clone, Debug)]
@@ -74,69 +71,44 @@ pub(crate) enum Step {
     Resend {
         back: usize,
     },
-    Forward {
-        ms: u64,
-    },
     /// To just behind the end of the first or the last of the present permits.
     PastHold {
         last: bool,
     },
-    Back {
-        ms: u64,
-    },
-    Inbox {
-        inbox: usize,
-        alive: bool,
-    },
-    Lose {
-        key: Key,
-    },
-    FlushScripts,
+    Event(Event),
 }
 
 /// The reference model and what its clients know.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub(crate) reference: Reference,
-    pub(crate) sent: BTreeSet<usize>,
-    tickets: Vec<u64>,
+    pub(crate) clients: Clients,
     history: Vec<Request>,
     claims: Claims,
-    /// Queue and timeouts may differ: one of them was lost alone, or settle met its bound with the last waiter.
-    orphans: bool,
+    orphans: Orphans,
 }
 
 impl Scene {
     pub(crate) fn new(world: World, now_us: u64) -> Self {
-        let tickets = vec![0; world.acquisitions.len()];
         Self {
+            clients: Clients::of(&world.acquisitions),
             reference: Reference::new(world, now_us),
-            sent: BTreeSet::new(),
-            tickets,
             history: Vec::new(),
             claims: Claims::default(),
-            orphans: false,
+            orphans: Orphans::default(),
         }
     }
 
-    fn request(&self, step: &Step, now_us: u64) -> Option<Request> {
-        let leases = &self.reference.world.acquisitions;
-        Some(match step.clone() {
+    fn meant(&self, step: &Step, now_us: u64) -> Action<Request> {
+        Action::Send(match step.clone() {
             Step::Acquire { id, queues, max_waiters, limit, strict } => {
                 Request::Acquire { id, queues, max_waiters, limit, strict }
             }
             Step::Check { waiting, limit } => {
-                let ticket = |(id, ticket)| match ticket {
-                    Ticket::Known => (id, self.tickets[id]),
-                    Ticket::Tail => (id, 0),
-                    Ticket::Future => (id, now_us + 60_000_000),
-                };
-                Request::Check { waiting: waiting.into_iter().map(ticket).collect(), limit }
+                Request::Check { waiting: self.clients.bring(waiting, now_us), limit }
             }
             Step::Renew { elements } => {
-                let lease =
-                    |(id, other): (usize, Option<u64>)| (id, other.unwrap_or(leases[id].lease_ms));
-                Request::Renew { elements: elements.into_iter().map(lease).collect() }
+                Request::Renew { elements: self.reference.world.acquisitions.leases(elements) }
             }
             Step::Release { id, late, at_least_ms } => Request::Release { id, late, at_least_ms },
             Step::ReleaseMany { elements } => Request::ReleaseMany { elements },
@@ -155,58 +127,29 @@ impl Scene {
                 let earlier = at.map(|at| self.history[at].clone());
                 earlier.unwrap_or(Request::Inspect { most: 3 })
             }
-            Step::Forward { .. }
-            | Step::PastHold { .. }
-            | Step::Back { .. }
-            | Step::Inbox { .. }
-            | Step::Lose { .. }
-            | Step::FlushScripts => return None,
-        })
-    }
-
-    fn what_happens(&self, step: &Step, now_us: u64) -> Action<Request> {
-        match *step {
-            Step::Forward { ms } => Action::Clock(ms.cast_signed()),
             Step::PastHold { last } => {
                 let live = self.reference.live();
                 let member = if last { live.last() } else { live.first() };
                 let end = member.map_or(0, |member| self.reference.ends_at(*member));
-                let ms = (end + 2 * CLEAR_AFTER_MS).saturating_sub(now_us / 1_000);
-                Action::Clock(ms.cast_signed())
+                return past(end, now_us);
             }
-            Step::Back { ms } => Action::Clock(-ms.cast_signed()),
-            Step::Inbox { inbox, alive } => Action::Inbox { inbox: inbox % INBOXES, alive },
-            Step::Lose { key } => Action::Lose(key),
-            Step::FlushScripts => Action::FlushScripts,
-            Step::Acquire { .. }
-            | Step::Check { .. }
-            | Step::Renew { .. }
-            | Step::Release { .. }
-            | Step::ReleaseMany { .. }
-            | Step::SetLimit { .. }
-            | Step::Split { .. }
-            | Step::Merge { .. }
-            | Step::Adopt { .. }
-            | Step::Force { .. }
-            | Step::Inspect { .. }
-            | Step::Queue { .. }
-            | Step::Resend { .. } => unreachable!("these are requests"),
-        }
+            Step::Event(event) => return event.action(),
+        })
     }
 
     /// Keeps what the clients of a request learnt from its answer.
     pub(crate) fn learn(&mut self, request: &Request) {
-        for id in request.ids() {
-            self.sent.insert(id);
-            if let Some(ticket) = self.reference.ticket(id) {
-                self.tickets[id] = ticket;
-            }
-        }
+        self.clients.learn(request.ids(), &self.reference.waiters);
         self.history.push(request.clone());
     }
 
     /// What must be true of the keys after any script, whatever the model says.
-    fn invariants(&self, request: &Request, seen: &Seen, settled: bool) -> Result<(), String> {
+    fn invariants(
+        &self,
+        request: &Request,
+        (seen, waiters): (&Seen, &Waiters),
+        settled: bool,
+    ) -> Result<(), String> {
         let (found, now_ms) = (&seen.found, seen.called_us / 1_000);
         if found.token.is_some() {
             return Err("permits have no fencing token".to_owned());
@@ -216,7 +159,7 @@ impl Scene {
         if sum != used {
             return Err(format!("#u: {used} used, the weights are {sum}: {:?}", found.holds));
         }
-        let before = decode::expected(&self.reference).holds;
+        let before = decode::holds(&self.reference);
         let grown = found.holds.keys().filter(|name| name.starts_with('a'));
         let fresh = grown.filter(|name| !before.contains_key(*name)).count();
         let moved = matches!(request, Request::Split { .. } | Request::Adopt { .. });
@@ -230,14 +173,12 @@ impl Scene {
         if found.ends_ms[0] + 3 < latest {
             return Err(format!("I17: holds end at {}, one at {latest}", found.ends_ms[0]));
         }
-        self.ends_in_time(found, now_ms)?;
-        let waiting: BTreeSet<_> = found.queue.iter().map(|(_, id)| id).collect();
-        let timed: BTreeSet<_> = found.timeouts.keys().filter(|id| *id != "#").collect();
-        if !self.orphans && waiting != timed {
-            return Err(format!("I10: queue {waiting:?}, timeouts {timed:?}"));
-        }
+        let wait_ms = self.reference.world.wait_ms;
+        let longest_ms = [(Key::Queue, wait_ms), (Key::Timeouts, 10_000), (Key::Gone, 60_000)];
+        ends_in_time(&found.ends_ms, now_ms, &longest_ms)?;
+        self.orphans.checked(waiters)?;
         match settled {
-            true => nobody_is_forgotten(found, now_ms, used, limit),
+            true => self.nobody_is_forgotten(waiters, now_ms, used, limit),
             false => Ok(()),
         }
     }
@@ -257,13 +198,20 @@ impl Scene {
         Ok(sum)
     }
 
-    /// I17: no helper key lives longer than the longest thing that it may hold.
-    fn ends_in_time(&self, found: &Found, now_ms: u64) -> Result<(), String> {
-        let back_ms = 50 * 3_000; // all the steps back that a case can have
-        for (key, longest) in [(1, self.reference.world.wait_ms), (2, 10_000), (4, 60_000)] {
-            if found.ends_ms[key] > now_ms + longest + back_ms {
-                return Err(format!("I17: {:?} ends at {}", KEYS[key], found.ends_ms[key]));
-            }
+    /// I21, where the script settled and did not ask to be called again: see [`Model::see`].
+    fn nobody_is_forgotten(
+        &self,
+        waiters: &Waiters,
+        now_ms: u64,
+        used: u64,
+        limit: u64,
+    ) -> Result<(), String> {
+        waiters.head_lives(now_ms)?;
+        let Some(head) = waiters.head() else { return Ok(()) };
+        let weight = u64::from(self.reference.world.weight(head));
+        // Without a limit (its key was lost) nobody knows; the next acquire or check brings it back.
+        if limit > 0 && (weight > limit || used + weight <= limit) {
+            return Err(format!("I21: {head} waits, {used} of {limit} are used"));
         }
         Ok(())
     }
@@ -272,7 +220,7 @@ impl Scene {
     fn moment(&self, request: &Request, seen: &Seen) -> u64 {
         let mut guess = self.reference.clone();
         drop(guess.answer(request, seen.before_us));
-        let ends = decode::expected(&guess).holds;
+        let ends = decode::holds(&guess);
         let counts_from_now = |(name, end): (&String, &u64)| {
             let guessed = ends.get(name).filter(|_| name.starts_with('-'))?;
             end.checked_sub(*guessed).filter(|later| *later > 0)
@@ -282,67 +230,36 @@ impl Scene {
         at_us.filter(|at_us| *at_us <= seen.called_us).unwrap_or(seen.before_us)
     }
 
-    fn compare(&mut self, found: &Found, slack_ms: u64) -> Result<(), String> {
-        let ours = decode::expected(&self.reference);
-        // Of an empty queue the last ticket may stay behind: where settle met its bound with the last waiter.
-        let idle = found.queue.is_empty() && found.timeouts.keys().all(|id| id == "#");
-        let orphans = self.orphans || idle;
-        differ("holds", &ours.holds, &found.holds)?;
-        differ("notes", &readable(&ours), &readable(found))?;
-        differ("queue", &ours.queue, &found.queue)?;
-        let of_queue = |all: &Found| -> Vec<_> {
-            all.queue.iter().map(|(_, id)| all.timeouts.get(id).cloned()).collect()
+    fn compare(&mut self, found: &Found, waiters: &Waiters, slack_ms: u64) -> Result<(), String> {
+        let reference = &self.reference;
+        let orphans = self.orphans.may_be_in(waiters);
+        differ("holds", &decode::holds(reference), &found.holds)?;
+        differ("notes", &readable(&decode::notes(reference)), &readable(&found.notes))?;
+        reference.waiters.compare(waiters, orphans)?;
+        same_marks(&decode::gone(reference), &found.gone, slack_ms)?;
+        let unsure = |key| match key {
+            Key::Timeouts => orphans,
+            Key::Holds | Key::Notes => reference.unsure_of_ends,
+            Key::Queue | Key::Token | Key::Gone => false,
         };
-        differ("deadlines of waiters", &of_queue(&ours), &of_queue(found))?;
-        if !orphans {
-            differ("timeouts", &ours.timeouts, &found.timeouts)?;
-        }
-        differ("gone", &ours.gone.keys().collect::<Vec<_>>(), &found.gone.keys().collect())?;
-        for (mark, until) in &ours.gone {
-            near(&format!("until of {mark}"), *until, found.gone[mark], slack_ms)?;
-        }
-        for (at, key) in KEYS.iter().enumerate() {
-            let unsure = match key {
-                Key::Timeouts => orphans,
-                Key::Holds | Key::Notes => self.reference.unsure_of_ends,
-                Key::Queue | Key::Token | Key::Gone => false,
-            };
-            if !unsure {
-                let what = format!("end of {key:?}");
-                near(&what, ours.ends_ms[at], found.ends_ms[at], slack_ms)?;
-            }
-        }
-        self.align(found, orphans);
-        // Whatever was left behind may outlive the queue, until both agree again, in their ends too.
-        let waiting: BTreeSet<_> = found.queue.iter().map(|(_, id)| id).collect();
-        let same = found.timeouts.keys().filter(|id| *id != "#").eq(waiting);
-        let same_ends = found.ends_ms[1].abs_diff(found.ends_ms[2]) <= slack_ms;
-        let left_behind = idle && found.ends_ms[2] > 0;
-        self.orphans = left_behind || (self.orphans && !(same && same_ends));
+        same_ends(&reference.ends_ms(), &found.ends_ms, slack_ms, unsure)?;
+        self.align(found, waiters, orphans);
+        self.orphans.seen(waiters, slack_ms);
         Ok(())
     }
 
     /// Takes over what was compared with a margin, so that margins do not add up; after the queue was lost alone, also
-    /// the orphans that it left (they do no harm, and end with their key).
-    fn align(&mut self, found: &Found, orphans: bool) {
+    /// the orphans that it left.
+    fn align(&mut self, found: &Found, waiters: &Waiters, orphans: bool) {
         let reference = &mut self.reference;
-        let world = reference.world.clone();
         for (mark, until) in &mut reference.gone.of {
-            *until = found.gone[&decode::mark_name(&world, *mark)];
+            *until = found.gone[&decode::mark_name(&reference.world, *mark)];
         }
         reference.holds.ends_ms = found.ends_ms[0];
         reference.gone.ends_ms = found.ends_ms[4];
         reference.notes.ends_ms = found.ends_ms[5];
         if orphans {
-            let by_id = |(id, value): (&String, &String)| {
-                let deadline = value.split('|').next().and_then(|ms| ms.parse().ok());
-                Some((super::names::number_of(id), deadline?))
-            };
-            let ids = found.timeouts.iter().filter(|(id, _)| *id != "#");
-            reference.timeouts.of = ids.filter_map(by_id).collect();
-            reference.timeouts.ends_ms = found.ends_ms[2];
-            let last = found.timeouts.get("#").and_then(|last| last.parse().ok());
-            reference.last_ticket = last.unwrap_or(0);
+            reference.waiters.align(waiters);
         }
     }
 }
@@ -360,39 +277,8 @@ fn share(id: &str) -> u64 {
     id.split('|').nth(2).and_then(|share| share.parse().ok()).expect("an id with a weight")
 }
 
-/// I21, where the script settled and did not ask to be called again: see [`Model::see`].
-fn nobody_is_forgotten(found: &Found, now_ms: u64, used: u64, limit: u64) -> Result<(), String> {
-    let Some((_, head)) = found.queue.first() else { return Ok(()) };
-    let deadline = found.timeouts.get(head).and_then(|value| value.split('|').next()?.parse().ok());
-    if deadline.is_none_or(|deadline: u64| deadline <= now_ms) {
-        return Err(format!("I21: the head {head} is dead since {deadline:?}"));
-    }
-    let weight = share(head);
-    // Without a limit (its key was lost) nobody knows; the next acquire or check brings it back.
-    if limit > 0 && (weight > limit || used + weight <= limit) {
-        return Err(format!("I21: {head} waits, {used} of {limit} are used"));
-    }
-    Ok(())
-}
-
-fn readable(found: &Found) -> BTreeMap<String, String> {
-    let text =
-        |(name, value): (&String, &Vec<u8>)| (name.clone(), value.escape_ascii().to_string());
-    found.notes.iter().map(text).collect()
-}
-
-fn differ<T: std::fmt::Debug + PartialEq>(what: &str, ours: &T, real: &T) -> Result<(), String> {
-    match ours == real {
-        true => Ok(()),
-        false => Err(format!("{what}: model {ours:?}, server {real:?}")),
-    }
-}
-
-fn near(what: &str, ours: u64, real: u64, slack_ms: u64) -> Result<(), String> {
-    match ours.abs_diff(real) <= slack_ms {
-        true => Ok(()),
-        false => Err(format!("{what}: model {ours}, server {real}")),
-    }
+fn readable(notes: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, String> {
+    notes.iter().map(|(name, value)| (name.clone(), value.escape_ascii().to_string())).collect()
 }
 
 impl Model for Scene {
@@ -410,6 +296,10 @@ impl Model for Scene {
         self.reference.world.small_bounds
     }
 
+    fn now_us(&self) -> u64 {
+        self.reference.now_us
+    }
+
     fn deadlines_ms(&self) -> Vec<u64> {
         self.reference.deadlines_ms()
     }
@@ -420,20 +310,17 @@ impl Model for Scene {
     }
 
     fn action(&self, step: &Step, now_us: u64) -> Action<Request> {
-        match self.request(step, now_us) {
-            Some(request) => Action::Send(request),
-            None => self.what_happens(step, now_us),
-        }
+        self.meant(step, now_us)
     }
 
     fn suffer(&mut self, action: &Action<Request>) {
         match action {
             Action::Clock(ms) if *ms < 0 => self.claims.clock_went_back(),
-            Action::Inbox { inbox, alive } => self.reference.inboxes[*inbox] = *alive,
+            Action::Inbox { inbox, alive } => self.reference.inboxes.alive[*inbox] = *alive,
             Action::Lose(key) => {
                 self.reference.lose(*key);
                 self.claims.lost(*key);
-                self.orphans |= matches!(key, Key::Queue | Key::Timeouts);
+                self.orphans.lost(*key);
             }
             Action::Clock(_) | Action::Send(_) | Action::FlushScripts => {}
         }
@@ -443,29 +330,34 @@ impl Model for Scene {
         request.call(&self.reference.world, keys)
     }
 
+    fn assume(&mut self, request: &Request, now_us: u64) {
+        drop(self.reference.answer(request, now_us));
+        self.learn(request);
+    }
+
     fn see(&mut self, request: Option<&Request>, seen: &Seen, slack_ms: u64) -> Result<(), String> {
+        let waiters = Waiters::decode(&self.reference.world.acquisitions, &seen.found)?;
         let Some((request, reply)) = request.zip(seen.reply.as_ref()) else {
             self.at(seen.before_us);
-            return self.compare(&seen.found, slack_ms);
+            return self.compare(&seen.found, &waiters, slack_ms);
         };
-        let (pushed_us, pushes) = decode::pushes(&seen.pushes);
+        let (pushed_us, pushed) = pushes::decode(&seen.pushes);
         let (answer, said_us) = decode::answer(request, reply)?;
         let at_us = said_us.or(pushed_us).unwrap_or_else(|| self.moment(request, seen));
-        if !(seen.before_us..=seen.called_us).contains(&at_us) {
-            return Err(format!("clock: {at_us} in {request:?} is not the server's"));
-        }
+        of_the_call(at_us, seen, request)?;
         self.at(at_us);
-        self.invariants(request, seen, answer.again == Some(false) && settles(request))?;
+        self.invariants(
+            request,
+            (seen, &waiters),
+            answer.again == Some(false) && settles(request),
+        )?;
         let world = self.reference.world.clone();
-        self.claims.hear(&world, request, (reply, &pushes), at_us / 1_000, slack_ms)?;
+        self.claims.hear(&world, request, (reply, &pushed), at_us / 1_000, slack_ms)?;
         self.claims.fit(&seen.found)?;
-        let done = self.reference.answer(request, at_us);
-        if !done.answer.agrees(&answer, slack_ms) {
-            let why = format!("reply: model {:?}, server {answer:?} to {request:?}", done.answer);
-            return Err(why);
-        }
-        differ("pushes", &done.pushes, &pushes)?;
-        self.compare(&seen.found, slack_ms)?;
+        let expected = self.reference.answer(request, at_us);
+        same_answer(&expected, &answer, slack_ms, request)?;
+        differ("pushes", &self.reference.inboxes.pushed(), &pushed)?;
+        self.compare(&seen.found, &waiters, slack_ms)?;
         self.learn(request);
         Ok(())
     }

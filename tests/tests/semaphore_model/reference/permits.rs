@@ -26,7 +26,7 @@ impl Reference {
 
     pub(crate) fn weight_of(&self, member: Member) -> u32 {
         let changed = self.holds.of.permits.get(&member).and_then(|permit| permit.changed);
-        changed.unwrap_or(self.world.acquisitions[member.id].weight)
+        changed.unwrap_or(self.world.weight(member.id))
     }
 
     /// In the order of their ends; equal ones in the order of their names.
@@ -72,9 +72,9 @@ impl Reference {
     }
 
     fn lasts(&mut self, deadline: u64) {
-        self.holds.ends_ms = self.holds.ends_ms.max(deadline);
+        self.holds.lasts(deadline);
         if !self.notes.of.is_empty() {
-            self.notes.ends_ms = self.notes.ends_ms.max(deadline);
+            self.notes.lasts(deadline);
         }
     }
 
@@ -118,7 +118,7 @@ impl Reference {
 
     /// The usual case of an acquire, which looks at nothing else: true if it was that.
     pub(super) fn take_quickly(&mut self, id: usize, limit: u32, strict: bool) -> bool {
-        let (holds, weight) = (&self.holds.of, self.world.acquisitions[id].weight);
+        let (holds, weight) = (&self.holds.of, self.world.weight(id));
         let Some(server) = holds.limit else { return false };
         let known = |member| holds.permits.contains_key(&member);
         let owner = self.world.acquisitions[id].owner;
@@ -126,7 +126,7 @@ impl Reference {
             || known(Member::cooling(id))
             || holds.used.unwrap_or(0) + weight > server
             || (server != limit && strict)
-            || !self.queue.of.is_empty()
+            || !self.waiters.is_empty()
             || !self.gone.of.is_empty()
             || !self.expired().is_empty()
             || self.notes.of.lists.contains_key(&owner);
@@ -201,7 +201,7 @@ impl Reference {
         let note = self.notes.of.of.get(&Member::held(id));
         let Some(owner) = note.and_then(|note| note.owner) else { return false };
         let alone = self.notes.of.lists.get(&owner) == Some(&vec![id]);
-        if !self.holds_id(id) || !self.queue.of.is_empty() || !alone {
+        if !self.holds_id(id) || !self.waiters.is_empty() || !alone {
             return false;
         }
         self.remove(&[Member::held(id)]);
@@ -238,7 +238,7 @@ impl Reference {
 
     pub(super) fn merge(&mut self, kept: usize, merged: usize) -> Answer {
         let made = Mark::Merged(kept, merged);
-        let (holds, before) = (self.holds_id(merged), self.gone.of.contains_key(&made));
+        let (holds, before) = (self.holds_id(merged), self.gone.has(&made));
         if !self.holds_id(kept) {
             let both = !holds && before;
             let answer = Answer::new(if both { "both ended" } else { "kept not held" });
@@ -302,7 +302,7 @@ impl Reference {
     }
 
     pub(super) fn why_not_held(&self, id: usize) -> &'static str {
-        let marked = |mark| self.gone.of.contains_key(&mark);
+        let marked = |mark| self.gone.has(&mark);
         match (marked(Mark::Forced(id)), marked(Mark::Adopted(id))) {
             (true, _) => "forced",
             (false, true) => "other holder",
@@ -337,10 +337,9 @@ impl Reference {
         let at_least = super::super::request::AT_LEAST_MS;
         let mut all: Vec<u64> = since.flat_map(|since| at_least.map(|ms| since + ms)).collect();
         all.extend(self.holds.of.permits.values().map(|permit| permit.deadline_ms));
-        all.extend(self.timeouts.of.values());
+        all.extend(self.waiters.timeouts.of.values());
         all.extend(self.gone.of.values());
-        all.extend([self.holds.ends_ms, self.notes.ends_ms, self.queue.ends_ms]);
-        all.extend([self.timeouts.ends_ms, self.gone.ends_ms]);
+        all.extend(self.ends_ms());
         all
     }
 }

@@ -1,0 +1,54 @@
+//! Fencing tokens.
+
+use proptest::prelude::*;
+
+use super::ending::Ending;
+
+const DAY_US: u64 = 86_400_000_000;
+
+/// The key of the last token.
+pub(crate) type Token = Ending<Option<u64>>;
+
+impl Token {
+    pub(crate) fn mint(&mut self, now_us: u64, floor: u64, fence_ms: u64) -> u64 {
+        let last = self.of.unwrap_or(0);
+        let sane = floor <= now_us + DAY_US;
+        let floor = if sane { floor } else { 0 };
+        let fresh = now_us.max(last + 1).max(floor + 1);
+        *self = Self { of: Some(fresh), ends_ms: now_us / 1_000 + fence_ms };
+        fresh
+    }
+}
+
+/// The highest token that a client says it has seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Floor {
+    None,
+    /// The highest there was.
+    Seen,
+    /// An hour ahead of the server's clock.
+    Ahead,
+    /// So far ahead that it must be ignored.
+    TooFar,
+}
+
+impl Floor {
+    /// `seen`: the highest there was.
+    pub(crate) fn token(self, seen: Option<u64>, now_us: u64) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Seen => seen.unwrap_or(0),
+            Self::Ahead => now_us + DAY_US / 24,
+            Self::TooFar => now_us + 2 * DAY_US,
+        }
+    }
+}
+
+pub(crate) fn floor() -> impl Strategy<Value = Floor> {
+    prop_oneof![
+        70 => Just(Floor::None),
+        26 => Just(Floor::Seen),
+        1 => Just(Floor::Ahead),
+        3 => Just(Floor::TooFar),
+    ]
+}
