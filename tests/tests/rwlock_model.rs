@@ -31,6 +31,8 @@ mod model;
 mod mutants;
 #[path = "models/names.rs"]
 mod names;
+#[path = "models/promises.rs"]
+mod promises;
 #[path = "models/pushes.rs"]
 mod pushes;
 #[path = "rwlock_model/reference.rs"]
@@ -41,6 +43,8 @@ mod replies;
 mod request;
 #[path = "models/runner.rs"]
 mod runner;
+#[path = "models/serving.rs"]
+mod serving;
 #[path = "rwlock_model/snapshot.rs"]
 mod snapshot;
 #[path = "models/tokens.rs"]

@@ -31,6 +31,8 @@ mod model;
 mod mutants;
 #[path = "models/names.rs"]
 mod names;
+#[path = "models/promises.rs"]
+mod promises;
 #[path = "models/pushes.rs"]
 mod pushes;
 #[path = "scripts_model/reference.rs"]
@@ -41,6 +43,8 @@ mod replies;
 mod request;
 #[path = "models/runner.rs"]
 mod runner;
+#[path = "models/serving.rs"]
+mod serving;
 #[path = "scripts_model/snapshot.rs"]
 mod snapshot;
 #[path = "models/tokens.rs"]
@@ -81,7 +85,7 @@ fn bench() -> Bench {
 }
 
 /// Mutants are tried on these cases first: together they catch all of them.
-const FIRST: &[usize] = &[0, 3, 5, 9, 19, 6, 7, 8, 14, 16, 21, 28, 37, 43, 108, 215, 314];
+const FIRST: &[usize] = &[0, 3, 5, 9, 19, 6, 7, 8, 14, 16, 21, 28, 37, 43, 108, 215, 314, 431];
 
 #[test]
 fn scripts_do_what_the_model_does() {

@@ -29,6 +29,8 @@ mod keys;
 mod mutants;
 #[path = "models/names.rs"]
 mod names;
+#[path = "models/promises.rs"]
+mod promises;
 #[path = "models/pushes.rs"]
 mod pushes;
 #[path = "semaphore_model/reference.rs"]
@@ -41,6 +43,8 @@ mod request;
 mod runner;
 #[path = "semaphore_model/scene.rs"]
 mod scene;
+#[path = "models/serving.rs"]
+mod serving;
 #[path = "models/values.rs"]
 mod values;
 #[path = "models/verdict.rs"]

@@ -16,6 +16,7 @@ const ARMS: usize = 8;
 /// Few, so that ids come back in later generations, and as calls and names alike.
 const IDS: usize = 6;
 const UUIDS: usize = 4;
+
 impl ReferenceStateMachine for LatchModel {
     type State = Self;
     type Transition = Step;

@@ -1,5 +1,7 @@
 //! Fencing tokens.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::ending::Ending;
@@ -17,6 +19,45 @@ impl Token {
         let fresh = now_us.max(last + 1).max(floor + 1);
         *self = Self { of: Some(fresh), ends_ms: now_us / 1_000 + fence_ms };
         fresh
+    }
+}
+
+/// The tokens that clients were given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Given {
+    tokens: BTreeSet<u64>,
+    /// They may start again.
+    lost: bool,
+}
+
+impl Given {
+    /// The token key is lost.
+    pub(crate) fn lost(&mut self) {
+        self.lost = true;
+    }
+
+    /// The token key has ended. Tokens that ran ahead of the clock (by a client's floor) are then remembered by clients
+    /// alone, and these here forget.
+    pub(crate) fn forgotten(&mut self, now_us: u64) {
+        self.lost |= self.tokens.last().is_some_and(|last| *last > now_us);
+    }
+
+    pub(crate) fn last(&mut self) -> u64 {
+        if self.lost {
+            self.tokens.clear();
+            self.lost = false;
+        }
+        self.tokens.last().copied().unwrap_or(0)
+    }
+
+    /// I5: tokens increase.
+    pub(crate) fn granted(&mut self, token: u64) -> Result<(), String> {
+        let last = self.last();
+        if token < last && !self.tokens.contains(&token) {
+            return Err(format!("I5: token {token} granted after {last}"));
+        }
+        self.tokens.insert(token);
+        Ok(())
     }
 }
 

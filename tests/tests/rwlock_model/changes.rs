@@ -1,6 +1,7 @@
 //! Holds that change hands or sides, or are ended by force; and who looks.
 
 use super::super::answer::Answer;
+use super::super::serving::Serving;
 use super::{Mark, Member, Note, Push, Reference};
 
 impl Reference {

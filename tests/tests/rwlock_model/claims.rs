@@ -1,4 +1,4 @@
-//! What the clients were promised: invariants that need no model of the server.
+//! What the clients were promised.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,16 +7,18 @@ use leasehold_lua::mutex::AdoptReply;
 use leasehold_lua::reply::{AcquireReply, CheckAnswer, CheckReply, ExchangeReply, RenewReply};
 
 use super::keys::Key;
+use super::promises::Promises;
 use super::pushes::Push;
 use super::reference::{Member, Note};
 use super::request::{Request, World};
+use super::tokens::Given;
 
 #[derive(Clone, Copy, Debug)]
-struct Claim {
+pub(crate) struct Claim {
     owner: usize,
     writes: bool,
     token: u64,
-    until_ms: u64,
+    pub(crate) until_ms: u64,
 }
 
 /// A hold that an answer or a push tells of.
@@ -55,58 +57,32 @@ impl Heard<'_> {
     }
 }
 
-/// The holds that clients count on, by the server's clock.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Claims {
-    live: BTreeMap<usize, Claim>,
-    /// Claims that ended by time while the server kept the hold unswept. Only a clock that goes back can bring them to
-    /// life again (protocol trap 28).
-    ended: BTreeMap<usize, Claim>,
-    went_back: bool,
-    /// Tokens of writers.
-    tokens: BTreeSet<u64>,
-    /// The token key is lost, or was forgotten while tokens ran ahead of the clock: they may start again.
-    tokens_lost: bool,
+    holds: Promises,
+    /// Those of writers.
+    tokens: Given,
 }
 
 impl Claims {
     pub(crate) fn lost(&mut self, key: Key) {
         match key {
-            Key::Holds => {
-                self.live.clear();
-                self.ended.clear();
-            }
-            Key::Token => self.tokens_lost = true,
+            Key::Holds => self.holds.end_all(|_, _| true),
+            Key::Token => self.tokens.lost(),
             Key::Queue | Key::Timeouts | Key::Gone | Key::Notes => {}
         }
     }
 
-    /// The clock shows `now_ms`. What has ended stays ended when the clock goes back: a client's own clock does not.
     pub(crate) fn at(&mut self, now_ms: u64) {
-        let over = self.live.iter().filter(|(_, claim)| claim.until_ms <= now_ms);
-        self.ended.extend(over);
-        self.live.retain(|_, claim| claim.until_ms > now_ms);
+        self.holds.at(now_ms);
     }
 
     pub(crate) fn clock_went_back(&mut self) {
-        self.went_back = true;
+        self.holds.unsure = true;
     }
 
-    /// The claim on a hold that may be there.
-    fn claim(&self, id: usize) -> Option<Claim> {
-        let revived = self.ended.get(&id).filter(|_| self.went_back);
-        self.live.get(&id).or(revived).copied()
-    }
-
-    fn end(&mut self, id: usize) {
-        self.live.remove(&id);
-        self.ended.remove(&id);
-    }
-
-    /// The token key has ended. Tokens that ran ahead of the clock (by a client's floor) are then remembered by clients
-    /// alone, and these here forget.
     pub(crate) fn token_forgotten(&mut self, now_us: u64) {
-        self.tokens_lost |= self.tokens.last().is_some_and(|last| *last > now_us);
+        self.tokens.forgotten(now_us);
     }
 
     /// Takes in what a request's answer and the pushes said, and checks I13, I4, I5 and I8.
@@ -119,7 +95,7 @@ impl Claims {
                     granted.push(heard.granted(*id, *token, *lease_ms));
                 }
                 Push::Forced { .. } => {}
-                Push::Adopted { id } => self.end(*id),
+                Push::Adopted { id } => self.holds.end(*id),
                 Push::Cancelled { .. } | Push::Refused { .. } => {
                     return Err(format!("nobody sends {push:?} here"));
                 }
@@ -130,11 +106,11 @@ impl Claims {
         for grant in granted {
             let Grant { id, owner, token, left_ms, .. } = grant;
             let writes = world.writes(id);
-            let known = self.claim(id).map(|claim| claim.owner);
+            let known = self.holds.claim(id).map(|claim| claim.owner);
             let owner = owner.or(known).unwrap_or(world.acquisitions[id].owner);
             self.token(&grant, writes, heard)?;
             let until_ms = heard.now_ms + left_ms;
-            self.live.insert(id, Claim { owner, writes, token, until_ms });
+            self.holds.live.insert(id, Claim { owner, writes, token, until_ms });
         }
         self.no_stranger_beside_a_writer()
     }
@@ -174,7 +150,7 @@ impl Claims {
                 Ok(vec![])
             }
             Request::Release { id, .. } => {
-                self.end(*id);
+                self.holds.end(*id);
                 Ok(vec![])
             }
             Request::Exchange { old, id, .. } => self.exchanged(*old, *id, heard),
@@ -183,7 +159,7 @@ impl Claims {
                 for member in members {
                     // A hold and its cool-down are one, whichever was named.
                     if let Member::Id(id) | Member::Cooling(id) = member {
-                        self.end(*id);
+                        self.holds.end(*id);
                     }
                 }
                 Ok(vec![])
@@ -202,8 +178,8 @@ impl Claims {
         match said {
             ExchangeReply::Done { token, left_ms, .. } => {
                 // A resend finds itself and says nothing about the old one.
-                if !self.live.contains_key(&id) {
-                    self.end(old);
+                if !self.holds.live.contains_key(&id) {
+                    self.holds.end(old);
                 }
                 Ok(vec![heard.granted(id, token, left_ms)])
             }
@@ -223,49 +199,34 @@ impl Claims {
         let AdoptReply::Adopted { token, left_ms, .. } = said else { return Ok(vec![]) };
         let mut adopted = heard.granted(id, token, left_ms);
         // A resend of an adoption finds itself and says nothing about others.
-        if !self.live.contains_key(&id) {
+        if !self.holds.live.contains_key(&id) {
             let side = world.writes(id);
             // Where the notes were lost, some of them may stand beside the adopted one.
-            let taken = |id: &usize, claim: &Claim| {
-                let stays = heard.holds.contains_key(&Member::Id(*id));
+            let taken = |id: usize, claim: &Claim| {
+                let stays = heard.holds.contains_key(&Member::Id(id));
                 claim.owner == owner && claim.writes == side && !stays
             };
             adopted.inherited =
-                self.live.iter().any(|(id, claim)| taken(id, claim) && claim.token == token);
-            self.live.retain(|id, claim| !taken(id, claim));
-            self.ended.retain(|id, claim| !taken(id, claim));
+                self.holds.live.iter().any(|(id, claim)| taken(*id, claim) && claim.token == token);
+            self.holds.end_all(taken);
         }
         Ok(vec![adopted])
     }
 
     fn renewed(&mut self, id: usize, answer: &RenewReply, heard: &Heard<'_>) -> Result<(), String> {
         let RenewReply::Renewed { left_ms } = answer else { return self.not_destroyed(id, heard) };
-        // I4: what nobody was granted cannot be renewed; a grant to a dead inbox was taken back.
-        let mut claim = self.claim(id).ok_or_else(|| format!("I4: renewed {id}, not held"))?;
-        claim.until_ms = claim.until_ms.max(heard.now_ms + left_ms);
-        self.live.insert(id, claim);
-        Ok(())
+        self.holds.renewed(id, heard.now_ms + left_ms)
     }
 
-    /// I8: "not held" is said of a hold only when its promised time is over.
     fn not_destroyed(&self, id: usize, heard: &Heard<'_>) -> Result<(), String> {
-        match self.live.get(&id) {
-            Some(claim) if claim.until_ms > heard.now_ms + heard.slack_ms => {
-                Err(format!("I8: {id} is not held any more, promised until {}", claim.until_ms))
-            }
-            Some(_) | None => Ok(()),
-        }
+        self.holds.not_destroyed(id, heard.now_ms, heard.slack_ms)
     }
 
     /// I5: writers' tokens increase; a reader is given the last of them.
     fn token(&mut self, grant: &Grant, writes: bool, heard: &Heard<'_>) -> Result<(), String> {
         let Grant { id, token, .. } = *grant;
-        if self.tokens_lost {
-            self.tokens.clear();
-            self.tokens_lost = false;
-        }
-        let last = self.tokens.last().copied().unwrap_or(0);
-        let known = self.claim(id).map(|claim| claim.token);
+        let last = self.tokens.last();
+        let known = self.holds.claim(id).map(|claim| claim.token);
         if !writes {
             // Where the server has forgotten the last token it can only say what it noted; a noted one may be larger than
             // what it began with again.
@@ -278,18 +239,14 @@ impl Claims {
                 false => Ok(()),
             };
         }
-        if token < last && !self.tokens.contains(&token) {
-            return Err(format!("I5: token {token} granted after {last}"));
-        }
-        self.tokens.insert(token);
-        Ok(())
+        self.tokens.granted(token)
     }
 
     /// I13.
     fn no_stranger_beside_a_writer(&self) -> Result<(), String> {
-        let owners: BTreeSet<_> = self.live.values().map(|claim| claim.owner).collect();
-        if self.live.values().any(|claim| claim.writes) && owners.len() > 1 {
-            return Err(format!("I13: holders at once: {:?}", self.live));
+        let owners: BTreeSet<_> = self.holds.live.values().map(|claim| claim.owner).collect();
+        if self.holds.live.values().any(|claim| claim.writes) && owners.len() > 1 {
+            return Err(format!("I13: holders at once: {:?}", self.holds.live));
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Who holds, and until when.
 
 use super::super::answer::Answer;
+use super::super::serving::Serving;
 use super::super::world::GRANT_MS;
 use super::{Ending, Mark, Member, Note, Push, Reference};
 
@@ -313,10 +314,6 @@ impl Reference {
         let described: Vec<_> = live.filter_map(|(member, _)| self.note(member)).collect();
         let own = described.iter().find(|note| inbox(note.of) == inbox(waiting));
         own.or(described.first()).copied()
-    }
-
-    pub(super) fn left_ms(&self) -> u64 {
-        self.live().first().map_or(0, |(_, end)| end - self.now_ms())
     }
 
     pub(super) fn taken(&mut self, id: usize) -> Answer {

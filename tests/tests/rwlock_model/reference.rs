@@ -11,6 +11,7 @@ use super::gone::Gone;
 use super::keys::Key;
 use super::pushes::{Inboxes, Push};
 use super::request::{AT_LEAST_MS, Request, World};
+use super::serving::Serving;
 use super::snapshot::Snapshot;
 use super::tokens::Token;
 use super::waiters::Waiters;
@@ -112,7 +113,10 @@ impl Reference {
             Request::Acquire { id, max_waiters, queues, .. } => {
                 self.acquire(*id, *queues, *max_waiters)
             }
-            Request::Check { waiting, .. } => self.check(waiting),
+            Request::Check { waiting, .. } => {
+                self.sweep();
+                self.serve(waiting)
+            }
             Request::Renew { elements } => self.renew(elements),
             Request::Release { id, late, at_least_ms, .. } => {
                 self.release(*id, *late, *at_least_ms)
@@ -149,10 +153,6 @@ impl Reference {
         }
     }
 
-    fn now_ms(&self) -> u64 {
-        self.now_us / 1_000
-    }
-
     fn acquire(&mut self, id: usize, queues: bool, max_waiters: Option<u32>) -> Answer {
         self.sweep();
         if self.holds(id) {
@@ -181,12 +181,7 @@ impl Reference {
             }
             self.waiters.enter(id, 0, self.now_us, self.world.wait_ms);
         }
-        let again = self.settle(&[id]);
-        if self.holds(id) {
-            return self.taken(id);
-        }
-        let queued = self.waiters.queued(Answer::new("queued"), id);
-        queued.about(self.next_check_ms()).again(again)
+        self.ask(id)
     }
 
     fn try_once(&mut self, id: usize) -> Answer {
@@ -196,63 +191,6 @@ impl Reference {
             return self.taken(id);
         }
         Answer::new("busy").about(self.left_ms()).again(again)
-    }
-
-    /// The answer's `again` if the queue is full. Dead waiters do not count, wherever they stand (at the most 16 are
-    /// looked at, and no world has more acquisitions).
-    fn no_room(&mut self, id: usize, max_waiters: Option<u32>) -> Option<bool> {
-        let most = max_waiters? as usize;
-        if self.waiters.len() < most {
-            return None;
-        }
-        let again = self.settle(&[]);
-        self.waiters.dead_leave(self.now_ms());
-        let empty_and_free = self.waiters.is_empty() && self.fits(id);
-        (self.waiters.len() >= most && !empty_and_free).then_some(again)
-    }
-
-    fn check(&mut self, waiting: &[(usize, u64)]) -> Answer {
-        self.sweep();
-        let refused: Vec<_> =
-            waiting.iter().map(|(id, ticket)| self.attend(*id, *ticket)).collect();
-        let callers: Vec<_> = waiting
-            .iter()
-            .zip(&refused)
-            .filter(|(_, refused)| refused.is_none())
-            .map(|((id, _), _)| *id)
-            .collect();
-        let again = self.settle(&callers);
-        let mut answer = Answer::new("checked").about(self.next_check_ms()).again(again);
-        for ((id, _), refused) in waiting.iter().zip(refused) {
-            answer = match refused {
-                Some(why) => answer.and(why),
-                None if self.holds(*id) => self.taken_in(answer.and("taken"), *id),
-                None => self.waiters.queued(answer.and("queued"), *id),
-            };
-        }
-        answer
-    }
-
-    fn attend(&mut self, id: usize, ticket: u64) -> Option<&'static str> {
-        if self.holds(id) {
-            return None;
-        }
-        if self.is_cancelled(id) {
-            return Some("cancelled");
-        }
-        let owner = self.world.acquisitions[id].owner;
-        if self.may_reenter(id, owner) {
-            let joined = self.reenter(id, owner);
-            self.waiters.leave(id);
-            return if joined { None } else { Some("too many entries") };
-        }
-        // With 0 it has had its turn, also where an earlier check has put it back.
-        if self.waiters.ticket(id).is_some() && ticket > 0 {
-            self.refresh(id);
-        } else {
-            self.waiters.enter(id, ticket, self.now_us, self.world.wait_ms);
-        }
-        None
     }
 
     fn renew(&mut self, elements: &[(usize, u64)]) -> Answer {

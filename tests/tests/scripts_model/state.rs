@@ -3,12 +3,30 @@
 use std::collections::BTreeMap;
 
 use super::super::answer::Answer;
-use super::super::world::{CHECK_MS, GRANT_MS};
+use super::super::serving::Serving;
+use super::super::waiters::Waiters;
+use super::super::world::GRANT_MS;
 use super::{Entry, Hold, Mark, Push, Reference};
 
-impl Reference {
+impl Serving for Reference {
+    fn waiters(&mut self) -> &mut Waiters {
+        &mut self.waiters
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_us / 1_000
+    }
+
+    fn left_ms(&self) -> u64 {
+        self.hold.as_ref().map_or(0, |hold| hold.ends_ms.saturating_sub(self.now_ms()))
+    }
+
+    fn fits_now(&self, _: usize) -> bool {
+        self.hold.is_none()
+    }
+
     /// Grants what now fits; true if the bound of dead heads was reached.
-    pub(super) fn settle(&mut self, callers: &[usize]) -> bool {
+    fn settle(&mut self, callers: &[usize]) -> bool {
         let mut dead = 0;
         while dead < self.world.most_heads {
             let Some(id) = self.waiters.head() else {
@@ -37,6 +55,35 @@ impl Reference {
         true
     }
 
+    fn attend(&mut self, id: usize, ticket: u64) -> Option<&'static str> {
+        if self.holds(id) {
+            return None;
+        }
+        if self.is_cancelled(id) {
+            return Some("cancelled");
+        }
+        if self.joinable(self.world.acquisitions[id].owner) {
+            self.waiters.leave(id);
+            return if self.join(id) { None } else { Some("too many entries") };
+        }
+        if self.waiters.ticket(id).is_some() && ticket != 0 {
+            self.refresh(id);
+        } else {
+            // Without a ticket it has had its turn, and stands at the tail.
+            self.waiters.enter(id, ticket, self.now_us, self.world.wait_ms);
+        }
+        None
+    }
+
+    fn outcome(&mut self, answer: Answer, id: usize) -> Answer {
+        match self.holds(id) {
+            true => self.taken_in(answer.and("taken"), id),
+            false => self.waiters.queued(answer.and("queued"), id),
+        }
+    }
+}
+
+impl Reference {
     /// Whether anybody heard it.
     pub(super) fn push(&mut self, id: usize, push: Push) -> bool {
         self.inboxes.push(self.world.acquisitions[id].inbox, push)
@@ -148,14 +195,6 @@ impl Reference {
             Some(hold) if hold.cooling.is_none() => "other holder",
             Some(_) | None => "absent",
         }
-    }
-
-    pub(super) fn left_ms(&self) -> u64 {
-        self.hold.as_ref().map_or(0, |hold| hold.ends_ms.saturating_sub(self.now_ms()))
-    }
-
-    pub(super) fn next_check_ms(&self) -> u64 {
-        self.left_ms().clamp(1, CHECK_MS)
     }
 
     pub(super) fn taken(&self, id: usize) -> Answer {

@@ -1,6 +1,4 @@
-//! What the clients were told: invariants that need no model of the server.
-
-use std::collections::BTreeMap;
+//! What the clients were told.
 
 use leasehold_lua::Reply;
 use leasehold_lua::mutex::AdoptReply;
@@ -8,51 +6,37 @@ use leasehold_lua::reply::{AcquireReply, CheckAnswer, CheckReply, RenewReply};
 use leasehold_lua::semaphore::{ManyReply, MergeReply, SplitReply, adopted_weight};
 
 use super::keys::{Found, Key};
+use super::promises::Promises;
 use super::pushes::Push;
 use super::request::{Named, Request, World};
 
 #[derive(Clone, Copy, Debug)]
-struct Claim {
+pub(crate) struct Claim {
     weight: u32,
-    until_ms: u64,
+    pub(crate) until_ms: u64,
     owner: usize,
 }
 
-/// The permits that clients count on, by the server's clock.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Claims {
-    live: BTreeMap<usize, Claim>,
-    /// They ended by time, or with their owner; only a clock that goes back can bring them to life again (protocol trap
-    /// 28).
-    ended: BTreeMap<usize, Claim>,
-    /// The clock went back, or notes were lost: what was believed to have ended may be held still.
-    unsure: bool,
+    permits: Promises,
 }
 
 impl Claims {
     pub(crate) fn lost(&mut self, key: Key) {
         if key == Key::Holds {
-            self.live.clear();
-            self.ended.clear();
+            self.permits.end_all(|_, _| true);
         }
         // Which holds an owner has is known from their notes alone.
-        self.unsure |= key == Key::Notes;
+        self.permits.unsure |= key == Key::Notes;
     }
 
-    /// The clock shows `now_ms`. What has ended stays ended when the clock goes back: a client's own clock does not.
     pub(crate) fn at(&mut self, now_ms: u64) {
-        let over = self.live.iter().filter(|(_, claim)| claim.until_ms <= now_ms);
-        self.ended.extend(over);
-        self.live.retain(|_, claim| claim.until_ms > now_ms);
+        self.permits.at(now_ms);
     }
 
     pub(crate) fn clock_went_back(&mut self) {
-        self.unsure = true;
-    }
-
-    fn end(&mut self, id: usize) {
-        self.live.remove(&id);
-        self.ended.remove(&id);
+        self.permits.unsure = true;
     }
 
     /// Takes in what the pushes and the answer said, and checks I4 and I8.
@@ -69,7 +53,7 @@ impl Claims {
         for (_, push) in heard.1 {
             match push {
                 Push::Granted { id, token: 0, lease_ms } => granted.push((*id, *lease_ms)),
-                Push::Forced { id } | Push::Adopted { id } => self.end(*id),
+                Push::Forced { id } | Push::Adopted { id } => self.permits.end(*id),
                 Push::Refused { .. } => {}
                 Push::Granted { .. } | Push::Cancelled { .. } => {
                     return Err(format!("nobody sends {push:?} here"));
@@ -79,26 +63,29 @@ impl Claims {
         self.answered(world, request, heard.0, (now_ms, slack_ms), &mut granted)?;
         for (id, left_ms) in granted {
             let until_ms = now_ms + left_ms;
-            if let Some(claim) = self.live.get_mut(&id) {
+            if let Some(claim) = self.permits.live.get_mut(&id) {
                 claim.until_ms = claim.until_ms.max(until_ms);
                 continue;
             }
             // Taken anew, or brought to life again by a clock that went back: nobody is told which.
-            let before = self.ended.remove(&id).filter(|_| self.unsure);
+            let before = self.permits.ended.remove(&id).filter(|_| self.permits.unsure);
             let (weight, owner) = (world.weight(id), world.acquisitions[id].owner);
             let weight = before.map_or(weight, |claim| claim.weight.min(weight));
             let owner = before.map_or(owner, |claim| claim.owner);
-            self.live.insert(id, Claim { weight, until_ms, owner });
+            self.permits.live.insert(id, Claim { weight, until_ms, owner });
         }
         Ok(())
     }
 
     /// I14, as clients see it: what they count on is in the sum that the server keeps.
     pub(crate) fn fit(&self, found: &Found) -> Result<(), String> {
-        let sum: u32 = self.live.values().map(|claim| claim.weight).sum();
+        let sum: u32 = self.permits.live.values().map(|claim| claim.weight).sum();
         let used = found.holds.get("#u").copied().unwrap_or(0);
         match u64::from(sum) > used {
-            true => Err(format!("I14: clients count on {sum}, used are {used}: {:?}", self.live)),
+            true => Err(format!(
+                "I14: clients count on {sum}, used are {used}: {:?}",
+                self.permits.live
+            )),
             false => Ok(()),
         }
     }
@@ -113,16 +100,13 @@ impl Claims {
     ) -> Result<(), String> {
         let unreadable = |error: leasehold_lua::DecodeError| error.to_string();
         match request {
-            Request::Acquire { id, .. } => match AcquireReply::decode(reply).map_err(unreadable)? {
-                AcquireReply::Taken { left_ms, .. } => granted.push((*id, left_ms)),
-                AcquireReply::Queued { .. }
-                | AcquireReply::Busy { .. }
-                | AcquireReply::Saturated { .. }
-                | AcquireReply::Cancelled
-                | AcquireReply::NeverFits
-                | AcquireReply::LimitDiffers { .. }
-                | AcquireReply::TooManyEntries => self.not_destroyed(*id, now_ms, slack_ms)?,
-            },
+            Request::Acquire { id, .. } => {
+                let said = AcquireReply::decode(reply).map_err(unreadable)?;
+                let AcquireReply::Taken { left_ms, .. } = said else {
+                    return self.permits.not_destroyed(*id, now_ms, slack_ms);
+                };
+                granted.push((*id, left_ms));
+            }
             Request::Check { waiting, .. } => {
                 let answers = CheckReply::decode(reply).map_err(unreadable)?.answers;
                 for ((id, _), answer) in waiting.iter().zip(answers) {
@@ -132,7 +116,7 @@ impl Claims {
                         | CheckAnswer::Cancelled
                         | CheckAnswer::NeverFits
                         | CheckAnswer::TooManyEntries => {
-                            self.not_destroyed(*id, now_ms, slack_ms)?
+                            self.permits.not_destroyed(*id, now_ms, slack_ms)?
                         }
                     }
                 }
@@ -141,14 +125,16 @@ impl Claims {
                 let (_, answers) = RenewReply::decode(reply).map_err(unreadable)?;
                 for ((id, _), answer) in elements.iter().zip(answers) {
                     match answer {
-                        RenewReply::Renewed { left_ms } => self.renewed(*id, now_ms + left_ms)?,
+                        RenewReply::Renewed { left_ms } => {
+                            self.permits.renewed(*id, now_ms + left_ms)?
+                        }
                         RenewReply::NotHeld { .. } | RenewReply::Refused { .. } => {
-                            self.not_destroyed(*id, now_ms, slack_ms)?;
+                            self.permits.not_destroyed(*id, now_ms, slack_ms)?;
                         }
                     }
                 }
             }
-            Request::Release { id, .. } => self.end(*id),
+            Request::Release { id, .. } => self.permits.end(*id),
             Request::ReleaseMany { elements } => {
                 let answers = ManyReply::decode(reply).map_err(unreadable)?.answers;
                 let ended = elements.iter().zip(answers).filter(|(_, answer)| answer.is_ok());
@@ -174,72 +160,55 @@ impl Claims {
                 }
             }
             // A hold and its cool-down are one, whichever was named.
-            Request::Force { members } => members.iter().for_each(|member| self.end(member.id)),
+            Request::Force { members } => {
+                members.iter().for_each(|member| self.permits.end(member.id))
+            }
             Request::SetLimit { .. } | Request::Inspect { .. } | Request::Queue { .. } => {}
         }
         Ok(())
     }
 
-    /// I4: what nobody was granted cannot be renewed; a grant to a dead inbox was taken back.
-    fn renewed(&mut self, id: usize, until_ms: u64) -> Result<(), String> {
-        let revived = self.ended.get(&id).filter(|_| self.unsure);
-        let claim = self.live.get(&id).or(revived).copied();
-        let claim = claim.ok_or_else(|| format!("I4: renewed {id}, not held"))?;
-        let until_ms = claim.until_ms.max(until_ms);
-        self.ended.remove(&id);
-        self.live.insert(id, Claim { until_ms, ..claim });
-        Ok(())
-    }
-
     fn end_named(&mut self, named: Named) {
         match named {
-            Named::Id(id) => self.end(id),
+            Named::Id(id) => self.permits.end(id),
             Named::Owner(owner) => {
-                self.ended.extend(self.live.iter().filter(|(_, claim)| claim.owner == owner));
-                self.live.retain(|_, claim| claim.owner != owner);
+                self.permits
+                    .ended
+                    .extend(self.permits.live.iter().filter(|(_, claim)| claim.owner == owner));
+                self.permits.live.retain(|_, claim| claim.owner != owner);
             }
         }
     }
 
     fn split(&mut self, world: &World, old: usize, id: usize, until_ms: u64) {
-        if self.live.contains_key(&id) {
+        if self.permits.live.contains_key(&id) {
             return;
         }
         let (weight, owner) = (world.weight(id), world.acquisitions[id].owner);
-        for known in [&mut self.live, &mut self.ended] {
+        for known in [&mut self.permits.live, &mut self.permits.ended] {
             if let Some(claim) = known.get_mut(&old) {
                 claim.weight = claim.weight.saturating_sub(weight);
             }
         }
         // Split off now, or before and brought to life again.
-        let before = self.ended.remove(&id).filter(|_| self.unsure);
+        let before = self.permits.ended.remove(&id).filter(|_| self.permits.unsure);
         let weight = before.map_or(weight, |claim| claim.weight.min(weight));
-        self.live.insert(id, Claim { weight, until_ms, owner });
+        self.permits.live.insert(id, Claim { weight, until_ms, owner });
     }
 
     fn merge(&mut self, kept: usize, merged: usize, until_ms: u64) {
-        let other = self.live.remove(&merged);
-        self.ended.remove(&merged);
-        if let Some(claim) = self.live.get_mut(&kept) {
+        let other = self.permits.live.remove(&merged);
+        self.permits.ended.remove(&merged);
+        if let Some(claim) = self.permits.live.get_mut(&kept) {
             claim.weight += other.map_or(0, |other| other.weight);
             claim.until_ms = claim.until_ms.max(until_ms);
         }
     }
 
     fn adopt(&mut self, id: usize, owner: usize, weight: u32, until_ms: u64) {
-        if !self.live.contains_key(&id) {
+        if !self.permits.live.contains_key(&id) {
             self.end_named(Named::Owner(owner));
-            self.live.insert(id, Claim { weight, until_ms, owner });
-        }
-    }
-
-    /// I8: "not held" is said of a permit only when its promised time is over.
-    fn not_destroyed(&self, id: usize, now_ms: u64, slack_ms: u64) -> Result<(), String> {
-        match self.live.get(&id) {
-            Some(claim) if claim.until_ms > now_ms + slack_ms => {
-                Err(format!("I8: {id} is not held any more, promised until {}", claim.until_ms))
-            }
-            Some(_) | None => Ok(()),
+            self.permits.live.insert(id, Claim { weight, until_ms, owner });
         }
     }
 }

@@ -11,6 +11,7 @@ use super::gone::Gone;
 use super::keys::Key;
 use super::pushes::{Inboxes, Push};
 use super::request::{Member, Named, Request, World};
+use super::serving::Serving;
 use super::verdict::Ends;
 use super::waiters::Waiters;
 
@@ -119,7 +120,11 @@ impl Reference {
             Request::Acquire { id, queues, max_waiters, limit, strict } => {
                 self.acquire(*id, queues.then_some(*max_waiters), *limit, *strict)
             }
-            Request::Check { waiting, limit } => self.check(waiting, *limit),
+            Request::Check { waiting, limit } => {
+                self.set_up(*limit);
+                self.sweep();
+                self.serve(waiting)
+            }
             Request::Renew { elements } => self.renew(elements),
             Request::Release { id, late, at_least_ms } => self.release(*id, *late, *at_least_ms),
             Request::ReleaseMany { elements } => self.release_many(elements),
@@ -158,10 +163,6 @@ impl Reference {
     pub(crate) fn ends_ms(&self) -> Ends {
         let [queue, timeouts] = self.waiters.ends_ms();
         [self.holds.ends_ms, queue, timeouts, 0, self.gone.ends_ms, self.notes.ends_ms]
-    }
-
-    pub(crate) fn now_ms(&self) -> u64 {
-        self.now_us / 1_000
     }
 
     /// `queues`: it may wait, with a bound of the queue or without.
@@ -214,15 +215,7 @@ impl Reference {
         } else {
             return self.try_once(id);
         }
-        let again = self.settle(&[id]);
-        if self.holds_id(id) {
-            return self.taken(Answer::new("taken"), id);
-        }
-        if self.refused.contains(&id) {
-            return Answer::new("never fits");
-        }
-        let queued = self.waiters.queued(Answer::new("queued"), id);
-        queued.about(self.next_check_ms()).again(again)
+        self.ask(id)
     }
 
     fn try_once(&mut self, id: usize) -> Answer {
@@ -236,59 +229,6 @@ impl Reference {
             }
             Fit::Now | Fit::Later => Answer::new("busy").about(self.left_ms()).again(again),
         }
-    }
-
-    /// The answer's `again` if the queue is full. Dead waiters do not count, wherever they stand (at the most 16 are
-    /// looked at, and no world has more acquisitions).
-    fn no_room(&mut self, id: usize, max_waiters: Option<u32>) -> Option<bool> {
-        let most = max_waiters? as usize;
-        if self.waiters.len() < most {
-            return None;
-        }
-        let again = self.settle(&[]);
-        self.waiters.dead_leave(self.now_ms());
-        let empty_and_free = self.waiters.is_empty() && self.fits(id) == Fit::Now;
-        (self.waiters.len() >= most && !empty_and_free).then_some(again)
-    }
-
-    fn check(&mut self, waiting: &[(usize, u64)], limit: u32) -> Answer {
-        self.set_up(limit);
-        self.sweep();
-        let refusals: Vec<_> =
-            waiting.iter().map(|(id, ticket)| self.attend(*id, *ticket)).collect();
-        let attended = waiting.iter().zip(&refusals).filter(|(_, refusal)| refusal.is_none());
-        let callers: Vec<_> = attended.map(|((id, _), _)| *id).collect();
-        let again = self.settle(&callers);
-        let mut answer = Answer::new("checked").about(self.next_check_ms()).again(again);
-        for ((id, _), refusal) in waiting.iter().zip(refusals) {
-            answer = match refusal {
-                Some(why) => answer.and(why),
-                None if self.holds_id(*id) => self.taken(answer.and("taken"), *id),
-                None if self.refused.contains(id) => answer.and("never fits"),
-                None => self.waiters.queued(answer.and("queued"), *id),
-            };
-        }
-        answer
-    }
-
-    fn attend(&mut self, id: usize, ticket: u64) -> Option<&'static str> {
-        if self.holds_id(id) {
-            return None;
-        }
-        if self.is_gone(id) || self.cools(id) {
-            return Some("cancelled");
-        }
-        if self.fits(id) == Fit::Never {
-            self.waiters.leave(id);
-            return Some("never fits");
-        }
-        // With 0 it has had its turn, also where an earlier check has put it back.
-        if self.waiters.ticket(id).is_some() && ticket > 0 {
-            self.refresh(id);
-        } else {
-            self.waiters.enter(id, ticket, self.now_us, self.world.wait_ms);
-        }
-        None
     }
 
     fn renew(&mut self, elements: &[(usize, u64)]) -> Answer {

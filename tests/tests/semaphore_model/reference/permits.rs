@@ -1,6 +1,7 @@
 //! Who holds how much, and until when.
 
 use super::super::answer::Answer;
+use super::super::serving::Serving;
 use super::{Fit, IDLE_MS, Mark, Member, NEAR_MS, Note, Notes, Permit, Push, Reference, SPARE_MS};
 
 impl Reference {
@@ -320,10 +321,6 @@ impl Reference {
         let inbox = |id: usize| self.world.acquisitions[id].inbox;
         let own = described.iter().find(|(holder, _)| inbox(*holder) == inbox(waiting));
         own.or(described.first()).copied()
-    }
-
-    pub(super) fn left_ms(&self) -> u64 {
-        self.live().first().map_or(0, |member| self.ends_at(*member) - self.now_ms())
     }
 
     pub(super) fn taken(&self, answer: Answer, id: usize) -> Answer {

@@ -1,11 +1,29 @@
 //! What happens when something ends.
 
-use super::super::world::{CHECK_MS, GRANT_MS};
+use super::super::answer::Answer;
+use super::super::serving::Serving;
+use super::super::waiters::Waiters;
+use super::super::world::GRANT_MS;
 use super::{Ended, Fit, Mark, Member, Push, Reference};
 
-impl Reference {
-    /// Grants what now fits; true if a bound was reached.
-    pub(super) fn settle(&mut self, callers: &[usize]) -> bool {
+impl Serving for Reference {
+    fn waiters(&mut self) -> &mut Waiters {
+        &mut self.waiters
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_us / 1_000
+    }
+
+    fn left_ms(&self) -> u64 {
+        self.live().first().map_or(0, |member| self.ends_at(*member) - self.now_ms())
+    }
+
+    fn fits_now(&self, id: usize) -> bool {
+        self.fits(id) == Fit::Now
+    }
+
+    fn settle(&mut self, callers: &[usize]) -> bool {
         if self.unswept {
             return true;
         }
@@ -37,6 +55,38 @@ impl Reference {
         true
     }
 
+    fn attend(&mut self, id: usize, ticket: u64) -> Option<&'static str> {
+        if self.holds_id(id) {
+            return None;
+        }
+        if self.is_gone(id) || self.cools(id) {
+            return Some("cancelled");
+        }
+        if self.fits(id) == Fit::Never {
+            self.waiters.leave(id);
+            return Some("never fits");
+        }
+        // With 0 it has had its turn, also where an earlier check has put it back.
+        if self.waiters.ticket(id).is_some() && ticket > 0 {
+            self.refresh(id);
+        } else {
+            self.waiters.enter(id, ticket, self.now_us, self.world.wait_ms);
+        }
+        None
+    }
+
+    fn outcome(&mut self, answer: Answer, id: usize) -> Answer {
+        if self.holds_id(id) {
+            return self.taken(answer.and("taken"), id);
+        }
+        match self.refused.contains(&id) {
+            true => answer.and("never fits"),
+            false => self.waiters.queued(answer.and("queued"), id),
+        }
+    }
+}
+
+impl Reference {
     /// Whether it was heard of.
     fn grant(&mut self, id: usize, asked: bool) -> bool {
         let lease_ms = self.world.acquisitions[id].lease_ms;
@@ -70,9 +120,5 @@ impl Reference {
 
     pub(crate) fn is_gone(&self, id: usize) -> bool {
         self.gone.remembers(&Mark::Gone((false, id)), self.now_ms())
-    }
-
-    pub(super) fn next_check_ms(&self) -> u64 {
-        self.left_ms().clamp(1, CHECK_MS)
     }
 }
