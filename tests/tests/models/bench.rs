@@ -65,6 +65,7 @@ pub(crate) struct Bench {
     markers: u64,
 }
 
+/// A prefix of a user's may hold a bar.
 pub(crate) fn channel(inbox: usize) -> String {
     format!("inbox|{inbox}")
 }
