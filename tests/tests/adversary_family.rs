@@ -177,3 +177,40 @@ async fn code_of(server: &Server, call: &Call) -> i64 {
         invocation.invoke_async(&mut server.connection().await).await.expect("a reply");
     redis::from_redis_value(reply[0].clone()).expect("a code")
 }
+
+/// Gives a call up when it has run and its answer is under way: `delay` each way.
+async fn given_up<F: Future>(proxy: &FaultProxy, delay: Duration, call: F) {
+    proxy.delay(delay);
+    assert!(tokio::time::timeout(delay * 3 / 2, call).await.is_err());
+    proxy.delay(Duration::ZERO);
+}
+
+// I7: the thread goes on with a release that nobody waits for any more; its copy finds nothing where the first one has run,
+// and that is no loss.
+#[tokio::test]
+async fn release_that_nobody_waited_for_is_no_loss() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(&server);
+    let ((one, told), two) = (far(&proxy).await, session(&server.url()).await);
+    let permits = semaphore(&one, Options::default());
+    // The scripts are known: one round trip each.
+    permits.acquire().await.unwrap().release().await.unwrap();
+    assert!(permits.release_all(vec![permits.acquire().await.unwrap()]).await.unwrap().is_clean());
+    let single = permits.acquire().await.unwrap();
+    given_up(&proxy, 200 * MS, single.release()).await;
+    let many = vec![permits.acquire().await.unwrap(), permits.acquire().await.unwrap()];
+    given_up(&proxy, 200 * MS, permits.release_all(many)).await;
+    eventually(SOON, "all are ended", async || one.statistics().tracked == 0).await;
+    assert_eq!(permits.used().await.unwrap(), 0);
+    let losses = |event: &Event| matches!(event, Event::Lost { .. } | Event::ReleaseLost { .. });
+    assert_eq!(told.count(losses), 0, "{:?}", told.all());
+    let unknown = |event: &Event| matches!(event, Event::ReleaseUnknown { .. });
+    assert_eq!(told.count(unknown), 3, "{:?}", told.all());
+    // The control: what an only copy finds ended was lost.
+    let lost = permits.acquire().await.unwrap();
+    proxy.drop_pushes(true);
+    let holder = semaphore(&two, Options::default()).holders().await.unwrap().remove(0).holder;
+    assert!(permits.force_release(&holder).await.unwrap());
+    drop(lost);
+    eventually(SOON, "it is told", async || told.count(losses) == 1).await;
+}

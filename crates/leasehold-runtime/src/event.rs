@@ -54,7 +54,8 @@ pub enum Event {
         /// Why.
         reason: LostReason,
     },
-    /// A release was never answered; the hold ends with its lease at the latest.
+    /// A release was never answered, or "not held" after a copy that was not: nobody knows who ended the hold. It ends with
+    /// its lease at the latest.
     ReleaseUnknown {
         /// The lock.
         name: Name,

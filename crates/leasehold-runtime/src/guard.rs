@@ -232,6 +232,7 @@ impl Releasing<'_> {
         let (link, plan) = (self.hold.link(), self.hold.state().plan.clone());
         let call = plan.release(self.late, link.terms());
         let until = now().plus(link.settings().response_timeout * 2);
+        self.origin = Some(Origin::Unanswered); // From the first poll on it may have run.
         let answer = deliver(link, &call, until, || ()).await;
         let name = plan.name().clone();
         let answer = match answer {

@@ -73,7 +73,7 @@ pub async fn release_all<M: Mode>(
             }
             Leaving::Release { late } => match groups.iter_mut().find(|group| group.takes(&hold)) {
                 Some(group) => group.holds.push((hold, late)),
-                None => groups.push(Releasing { holds: vec![(hold, late)] }),
+                None => groups.push(Releasing { holds: vec![(hold, late)], sent: false }),
             },
         }
     }
@@ -86,6 +86,8 @@ pub async fn release_all<M: Mode>(
 /// Holds that left their guards and whose releases are not answered. Dropped, the thread goes on with them.
 struct Releasing {
     holds: Vec<(Hold, bool)>,
+    /// A copy of the call may have run.
+    sent: bool,
 }
 
 impl Releasing {
@@ -107,6 +109,7 @@ impl Releasing {
         let ended: Vec<_> = self.holds.iter().map(|(hold, late)| ended(hold, *late)).collect();
         let call = call(plan.spec.keys(), &ended, link.terms());
         let until = now().plus(link.settings().response_timeout * 2);
+        self.sent = true;
         let answer = deliver(&link, &call, until, || ()).await;
         let Delivered { reply, doubtful, .. } = match answer {
             Ok(answer) => answer,
@@ -140,6 +143,7 @@ impl Releasing {
     /// The thread goes on; what comes of it is no longer this caller's to hear where it may have run.
     fn failed(&mut self, name: Name, failed: Undelivered) -> ReleaseError {
         if !failed.doubtful {
+            self.sent = false;
             return ReleaseError::Backend { name, source: failed.error };
         }
         for (hold, late) in std::mem::take(&mut self.holds) {
@@ -153,8 +157,9 @@ impl Releasing {
 
 impl Drop for Releasing {
     fn drop(&mut self) {
+        let origin = if self.sent { Origin::Unanswered } else { Origin::Dropped };
         for (hold, late) in std::mem::take(&mut self.holds) {
-            hold.link().end(hold.state().plan.clone(), late, Origin::Dropped);
+            hold.link().end(hold.state().plan.clone(), late, origin);
         }
     }
 }

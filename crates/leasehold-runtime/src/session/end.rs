@@ -23,15 +23,15 @@ pub(super) async fn end(shared: Arc<Shared>, plan: Arc<Plan>, late: bool, origin
             let waited = settings.waiter_deadline + settings.grant_lease;
             (plan.cancel(late, shared.terms()), held.max(waited))
         }
-        Origin::Dropped | Origin::Lost | Origin::Unsettled => {
+        Origin::Dropped | Origin::Unanswered | Origin::Lost | Origin::Unsettled => {
             (plan.release(late, shared.terms()), held)
         }
     };
     let until = now().plus(patience);
     let ending = Ending { shared: &shared, plan: &plan, call, late, until };
-    let outcome = ending.send().await;
+    let outcome = ending.send(origin == Origin::Unanswered).await;
     shared.registry.forget(plan.uuid());
-    if origin == Origin::Dropped {
+    if matches!(origin, Origin::Dropped | Origin::Unanswered) {
         tell(&shared, &plan, &outcome);
     }
     outcome.reply.is_some()
@@ -52,9 +52,9 @@ struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    async fn send(&self) -> Outcome {
+    async fn send(&self, mut doubtful: bool) -> Outcome {
         let mut pauses = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
-        let (mut first, mut doubtful, mut verdict) = (true, false, None);
+        let (mut first, mut verdict) = (true, None);
         loop {
             match self.attempt(std::mem::take(&mut first)).await {
                 Ok(reply) => {

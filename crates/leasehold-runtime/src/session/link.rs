@@ -119,6 +119,8 @@ pub(crate) struct Counters {
 pub(crate) enum Origin {
     /// A guard was dropped, or its release was: what comes of it is told as an event.
     Dropped,
+    /// As `Dropped`, after a release that may have run and was not answered: "not held" says nothing any more (I7).
+    Unanswered,
     /// Its loss was told already: nothing to tell.
     Lost,
     /// It never became a guard: nothing to tell, and no shortest hold to keep.
