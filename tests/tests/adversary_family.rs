@@ -214,3 +214,21 @@ async fn release_that_nobody_waited_for_is_no_loss() {
     drop(lost);
     eventually(SOON, "it is told", async || told.count(losses) == 1).await;
 }
+
+// The lease stays, also where it was extended: a guard does not end on its own while the server keeps its hold.
+#[tokio::test]
+async fn extended_hold_lasts_as_long_on_the_other_side() {
+    let server = Server::start();
+    let session = session(&server.url()).await;
+    let options = Options::default().fixed(2 * SECOND);
+    let lock = RwLock::new(&session, "a", options).unwrap();
+    let writing = lock.write().acquire().await.unwrap();
+    assert!(writing.remaining() <= 2 * SECOND);
+    writing.extend(60 * SECOND).await.unwrap();
+    let Ok(reading) = lock.downgrade(writing).await else { panic!("it holds") };
+    assert!(reading.remaining() > 30 * SECOND, "{:?}", reading.remaining());
+    let Ok(writing) = lock.try_upgrade(reading).await else { panic!("it is alone") };
+    assert!(writing.remaining() > 30 * SECOND, "{:?}", writing.remaining());
+    assert!(writing.remaining() <= lock.holders().await.unwrap().remaining, "I2");
+    writing.release().await.unwrap();
+}

@@ -140,7 +140,11 @@ impl Exchanging {
         shared.registry.answered(self.plan.uuid());
         shared.saw_token(token);
         let left = Duration::from_millis(left_ms).min(self.plan.options().lease);
-        let deadline = shared.settings.drift.deadline_of_reply(answer.sent, left);
+        let mut deadline = shared.settings.drift.deadline_of_reply(answer.sent, left);
+        if let Some(hold) = &self.hold {
+            // It ends when the other would have: no earlier than was known of that one, which may have been extended.
+            deadline = deadline.max(hold.state().deadline());
+        }
         let Some(won) = shared.registry.win(self.plan.uuid(), token, deadline, &shared.events)
         else {
             return Err(self.lost(LostReason::Shutdown));
