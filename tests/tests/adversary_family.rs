@@ -185,6 +185,40 @@ async fn given_up<F: Future>(proxy: &FaultProxy, delay: Duration, call: F) {
     proxy.delay(Duration::ZERO);
 }
 
+// The shortest hold counts from the grant, whatever became of a change of sides or a split that nobody waited for.
+#[tokio::test]
+async fn dropped_exchange_or_split_keeps_the_shortest_hold() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(&server);
+    let ((one, _), two) = (far(&proxy).await, session(&server.url()).await);
+    for minute in [60 * SECOND, Duration::ZERO] {
+        let slow = Options::default().hold_at_least(minute);
+        let name = format!("{minute:?}");
+        let here = RwLock::new(&one, name.as_str(), slow.clone()).unwrap();
+        let writing = here.write().acquire().await.unwrap();
+        let Ok(reading) = here.downgrade(writing).await else { panic!("it holds") };
+        given_up(&proxy, 200 * MS, here.try_upgrade(reading)).await;
+        let permits = semaphore(&one, slow);
+        let mut permit = permits.many(3).acquire().await.unwrap();
+        let part = permits.split(&mut permit, 1).await.unwrap();
+        given_up(&proxy, 200 * MS, permits.split(&mut permit, 1)).await;
+        let ended = async || one.statistics().tracked == 2;
+        eventually(SOON, "only permit and part are left", ended).await;
+        let there = semaphore(&two, Options::default());
+        // The control: without a shortest hold all is free at once.
+        let kept = !minute.is_zero();
+        assert_eq!(there.used().await.unwrap(), if kept { 3 } else { 2 });
+        let again = lock(&two, &name).write().try_acquire().await.unwrap();
+        assert_eq!(again.is_none(), kept);
+        for permit in [permit, part] {
+            permit.release().await.unwrap();
+        }
+        for holder in there.holders().await.unwrap() {
+            assert!(there.force_release(&holder.holder).await.unwrap());
+        }
+    }
+}
+
 // I7: the thread goes on with a release that nobody waits for any more; its copy finds nothing where the first one has run,
 // and that is no loss.
 #[tokio::test]

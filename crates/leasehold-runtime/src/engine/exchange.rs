@@ -185,7 +185,7 @@ impl Drop for Exchanging {
         }
         // I9: a copy may be under way, whatever was answered.
         if self.link.shared().registry.ending_if_waiting(self.plan.uuid()).is_some() {
-            self.link.end(self.plan.clone(), true, Origin::Unheld);
+            self.link.end(self.plan.clone(), true, Origin::Lost);
         }
     }
 }

@@ -258,7 +258,7 @@ impl Drop for Splitting {
     fn drop(&mut self) {
         // I9: a copy may be under way, whatever was answered.
         if self.link.shared().registry.ending_if_waiting(self.plan.uuid()).is_some() {
-            self.link.end(self.plan.clone(), true, Origin::Unheld);
+            self.link.end(self.plan.clone(), true, Origin::Lost);
         }
     }
 }
