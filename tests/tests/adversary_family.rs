@@ -266,3 +266,27 @@ async fn extended_hold_lasts_as_long_on_the_other_side() {
     assert!(writing.remaining() <= lock.holders().await.unwrap().remaining, "I2");
     writing.release().await.unwrap();
 }
+
+// More has ended than one call clears away: that is nobody in the way of an upgrade.
+#[tokio::test]
+async fn sole_reader_is_upgraded_beside_hundreds_that_have_ended() {
+    let server = Server::start();
+    let session = session(&server.url()).await;
+    let short = RwLock::new(&session, "a", Options::default().fixed(500 * MS)).unwrap();
+    let reading = lock(&session, "a").read().acquire().await.unwrap();
+    for _ in 0..600 {
+        // Nobody releases them, as after a crash.
+        drop(short.read().acquire().await.unwrap().detach());
+    }
+    let alive = async || short.holders().await.unwrap().readers.len() == 1;
+    eventually(SOON, "all others have ended", alive).await;
+    let Ok(writing) = short.try_upgrade(reading).await else { panic!("nobody else reads") };
+    // The control: one that lives is in the way.
+    let Ok(reading) = short.downgrade(writing).await else { panic!("it holds") };
+    let other = short.read().acquire().await.unwrap();
+    let Err(UpgradeError::Refused(reading)) = short.try_upgrade(reading).await else {
+        panic!("somebody else reads")
+    };
+    other.release().await.unwrap();
+    reading.release().await.unwrap();
+}

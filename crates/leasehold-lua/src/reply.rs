@@ -221,14 +221,18 @@ pub enum ExchangeReply {
         /// Why.
         why: Why,
     },
-    /// Somebody else is in the way; nothing was changed.
-    Refused,
+    /// Somebody else is in the way; no hold was changed.
+    Refused {
+        /// Call again at once: it may be what has ended and is not cleared away.
+        again: bool,
+    },
     /// The new one was cancelled before this call arrived; nothing was changed.
     Cancelled,
 }
 
 impl ExchangeReply {
-    /// Reads the reply of an exchange script: `{1, again, token, left_ms, now_us}`, `{0, again, why}`, `{2}` or `{4}`.
+    /// Reads the reply of an exchange script: `{1, again, token, left_ms, now_us}`, `{0, again, why}`, `{2, again}`
+    /// or `{4}`.
     ///
     /// # Errors
     /// [`DecodeError`] on anything else.
@@ -245,7 +249,7 @@ impl ExchangeReply {
                 fields.flag()?;
                 Ok(Self::NotHeld { why: fields.why()? })
             }
-            2 => Ok(Self::Refused),
+            2 => Ok(Self::Refused { again: fields.flag()? }),
             4 => Ok(Self::Cancelled),
             _ => Err(fields.unknown_code()),
         }

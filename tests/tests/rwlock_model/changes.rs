@@ -17,7 +17,8 @@ impl Reference {
             }
             let sole = !self.unswept && self.live().len() == 1;
             if self.world.writes(id) && !self.may_reenter(id, owner) && !sole {
-                return Answer::new("refused");
+                // It settles nothing, so no `again` of a script that does.
+                return Answer::new("refused").exact(self.unswept.into());
             }
             self.swap(old, id, owner);
         }

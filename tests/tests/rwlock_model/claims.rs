@@ -184,7 +184,7 @@ impl Claims {
                 Ok(vec![heard.granted(id, token, left_ms)])
             }
             ExchangeReply::NotHeld { .. } => self.not_destroyed(old, heard).map(|()| vec![]),
-            ExchangeReply::Refused | ExchangeReply::Cancelled => Ok(vec![]),
+            ExchangeReply::Refused { .. } | ExchangeReply::Cancelled => Ok(vec![]),
         }
     }
 

@@ -43,7 +43,7 @@ fn exchanged(reply: &Reply) -> Result<(Answer, Option<u64>), String> {
             let again = matches!(reply, Reply::List(parts) if parts[1] == Reply::Int(1));
             (Answer::new("not held").and(word(why)).again(again), None)
         }
-        ExchangeReply::Refused => (Answer::new("refused"), None),
+        ExchangeReply::Refused { again } => (Answer::new("refused").exact(again.into()), None),
         ExchangeReply::Cancelled => (Answer::new("cancelled"), None),
     })
 }

@@ -250,7 +250,16 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
         "late == '0' and quickly()"
     ),
     // rwlock/exchange.lua
-    ("an upgrade does not ask", "if writes(id) and not may_write() then return { 2 } end", ""),
+    (
+        "an upgrade does not ask",
+        "if writes(id) and not may_write() then return { 2, unswept } end",
+        ""
+    ),
+    (
+        "an upgrade beside what has ended is refused for good",
+        "return { 2, unswept }",
+        "return { 2, 0 }"
+    ),
     ("an upgrade without a note is refused", "or (unswept == 0 and live() == 1)", ""),
     (
         "an upgrade begins a new lease",

@@ -19,7 +19,7 @@ ARGV[7]  floor     number: highest token this client has seen
 
 returns {1, again, token, left_ms, now_us}   the new one holds, now or since an earlier copy of this call
 returns {0, again, why}                      the old one did not hold: 0 absent, 1 adopted by another, 2 forced away
-returns {2}                                  somebody else holds; nothing was changed
+returns {2, again}                           somebody else holds, or more has ended than one call clears away; no hold was changed
 returns {4}                                  the new one was cancelled before this call arrived; nothing was changed
 ]]
 local holds, queue, timeouts, token, gone, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -57,7 +57,7 @@ read_hold()
 if not holds_id(id) then
   if is_gone(id) then return { 4 } end
   if not holds_id(old) then return { 0, settle({}), why_not_held(old) } end
-  if writes(id) and not may_write() then return { 2 } end
+  if writes(id) and not may_write() then return { 2, unswept } end
   exchange()
 end
 return { 1, settle({}), token_of(id), left_of(id), now_text }

@@ -107,7 +107,11 @@ async fn run(
             Ok(ExchangeReply::Done { token, left_ms, .. }) => {
                 return exchanging.done(token, left_ms, &answer);
             }
-            Ok(ExchangeReply::Refused) => return Err(exchanging.refused(doubtful, until).await),
+            // Nobody may be there but holds that have ended: some were cleared away, the rest comes with the next copy.
+            Ok(ExchangeReply::Refused { again: true }) => {}
+            Ok(ExchangeReply::Refused { again: false }) => {
+                return Err(exchanging.refused(doubtful, until).await);
+            }
             Ok(ExchangeReply::NotHeld { why }) => {
                 return Err(exchanging.lost(LostReason::of(why)));
             }
