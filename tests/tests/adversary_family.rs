@@ -290,3 +290,28 @@ async fn sole_reader_is_upgraded_beside_hundreds_that_have_ended() {
     other.release().await.unwrap();
     reading.release().await.unwrap();
 }
+
+// A hold that lasts long is told once, however often its upgrade is refused.
+#[tokio::test]
+async fn long_hold_is_told_once_whatever_is_refused() {
+    let server = Server::start();
+    let told = Told::default();
+    let builder = Session::builder(&server.url()).unwrap().held_long_after(200 * MS);
+    let (one, two) = (told.by(builder).connect().await.unwrap(), session(&server.url()).await);
+    let (here, other) = (lock(&one, "a"), lock(&two, "a").read().acquire().await.unwrap());
+    let mut reading = here.read().acquire().await.unwrap();
+    let long = |event: &Event| matches!(event, Event::HeldLong { .. });
+    eventually(SOON, "it is told", async || told.count(long) == 1).await;
+    for _ in 0..5 {
+        let Err(UpgradeError::Refused(back)) = here.try_upgrade(reading).await else {
+            panic!("somebody else reads")
+        };
+        reading = back;
+    }
+    // What the thread had to tell it has told by its next renewal.
+    let renewed = one.statistics().renewals;
+    eventually(SOON, "it is renewed", async || one.statistics().renewals > renewed).await;
+    assert_eq!(told.count(long), 1);
+    other.release().await.unwrap();
+    reading.release().await.unwrap();
+}

@@ -290,7 +290,10 @@ impl Hold {
     /// was told meanwhile is its loss; a shutdown, after which nobody renews, is one too.
     pub(crate) fn taken_back(self) -> Self {
         let shared = self.link.shared();
-        shared.watchdog.arm(&self.state, Duration::ZERO, shared.settings.held_long_after);
+        // That it is held long was told before, if it was so before.
+        let long = shared.settings.held_long_after;
+        let long = long.filter(|after| !self.state.since.plus(*after).passed());
+        shared.watchdog.arm(&self.state, Duration::ZERO, long);
         shared.poke.notify_one();
         self.state.released.store(false, Ordering::SeqCst);
         if let Some(reason) = self.state.heard.get() {
