@@ -12,7 +12,7 @@ use leasehold_runtime::Holder;
 pub struct Holders {
     /// Those that write: more than one only with re-entry. In a cool-down, who wrote last.
     pub writers: Vec<Holder>,
-    /// Those that read; of all holds the 128 that end first are listed.
+    /// Those that read, and those that have read and cool down; of all holds the 128 that end first are listed.
     pub readers: Vec<Holder>,
     /// When the last of the holds ends if none is renewed; zero if nobody holds.
     pub remaining: Duration,

@@ -54,7 +54,8 @@ const LISTED: u32 = 128;
 /// * Each writer has a [fencing token](leasehold_runtime::FencingToken) larger than those of all writers before it. A
 ///   reader knows the [last writer's](Self::last_token).
 /// * Loss is told: by the guard, by its release, and as an event.
-/// * A dropped future or guard leaves nothing behind, at the latest after one lease.
+/// * A dropped future or guard leaves nothing behind. While Redis is out of reach a hold stays until its lease ends, a place in
+///   the queue until the waiter deadline (10 s).
 ///
 /// # Not guaranteed
 /// A holder that is paused beyond its lease, a failover that loses the last writes, an eviction of a key, or a step of the
@@ -239,8 +240,8 @@ impl RwLock {
     }
 
     /// The token of the last writer before this read hold: whatever it reads is not older than what that writer left. `None`
-    /// if none was granted within the session's fence memory (1 h): a writer that held for longer is not remembered, not even
-    /// by its own [`downgrade`](Self::downgrade). No round trip.
+    /// if none was granted within the session's fence memory (1 h): a writer that held for longer is not remembered by those
+    /// that come after it. A [downgraded](Self::downgrade) hold keeps its own. No round trip.
     pub fn last_token(&self, guard: &ReadGuard) -> Option<FencingToken> {
         engine::seen_token(guard)
     }

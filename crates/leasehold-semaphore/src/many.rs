@@ -53,8 +53,8 @@ impl Many {
     /// * [`Backend`](AcquireError::Backend): Redis was out of reach for the whole wait, or refused (at once).
     ///
     /// # Cancel safety
-    /// Dropping the future loses the place in the queue, and gives the permits back if they were granted meanwhile. Nothing
-    /// of it outlives one lease, even if Redis is out of reach.
+    /// Dropping the future loses the place in the queue, and gives the permits back if they were granted meanwhile. While Redis
+    /// is out of reach, permits stay until their lease ends, a place in the queue until the waiter deadline (10 s).
     pub async fn acquire_within(&self, wait: Duration) -> Result<Permit, AcquireError> {
         self.checked()?.acquire_within(wait).await
     }

@@ -43,7 +43,8 @@ const LISTED: u32 = 128;
 /// * The permits of a process that dies are free within their lease; a waiter that crashed is skipped at once.
 /// * A released permit is handed on by one push: no round trip, however many wait, and to as many waiters as fit.
 /// * Loss is told: by the guard, by its release, and as an event.
-/// * A dropped future or guard leaves nothing behind, at the latest after one lease.
+/// * A dropped future or guard leaves nothing behind. While Redis is out of reach a permit stays until its lease ends, a place
+///   in the queue until the waiter deadline (10 s).
 ///
 /// # Not guaranteed
 /// * A holder that is paused beyond its lease, a failover that loses the last writes, an eviction of the key, or a step of
@@ -116,7 +117,8 @@ impl Semaphore {
 
     /// The same, which refuses to work with a limit that is not the server's: its acquires end with
     /// [`LimitDiffers`](AcquireError::LimitDiffers) then. For services that would do harm with a limit that they do not
-    /// expect; they fail, for instance, while a deployment that changes the number is under way.
+    /// expect; they fail, for instance, while a deployment that changes the number is under way. A change of the limit ends
+    /// neither permits nor waits that have begun.
     #[must_use]
     pub fn strict_limit(self) -> Self {
         Self::of(&self.session, (*self.spec).clone(), self.limit, true)
@@ -298,8 +300,8 @@ impl Semaphore {
             .await
     }
 
-    /// Makes one permit of two: the first one, with both weights and the later of both ends. Nothing becomes free meanwhile.
-    /// One round trip.
+    /// Makes one permit of two: the first one, with both weights and the later of both ends. Its options are those of the first
+    /// one, [`hold_at_least`](Options::hold_at_least) too. Nothing becomes free meanwhile. One round trip.
     ///
     /// # Errors
     /// See [`MergeError`]: what is surely held comes back with it.

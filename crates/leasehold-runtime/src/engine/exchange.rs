@@ -187,7 +187,7 @@ impl Drop for Exchanging {
         if let Some(hold) = self.hold.take() {
             hold.given_up();
         }
-        // I9: a copy may be under way, whatever was answered.
+        // I9: a copy may be under way, whatever was answered. If it has run, somebody held, and the shortest hold counts.
         if self.link.shared().registry.ending_if_waiting(self.plan.uuid()).is_some() {
             self.link.end(self.plan.clone(), true, Origin::Lost);
         }

@@ -80,7 +80,8 @@ pub enum MergeError<M: Weighted> {
         /// The one that had not ended.
         left: Option<Guard<M>>,
     },
-    /// Sent, not answered. The kept one surely holds what it held before; the other is released, merged or not.
+    /// Sent, not answered. The kept one surely holds what it held before; the other is released by the session, or with the
+    /// kept one if they were merged.
     Unknown {
         /// The one that was to be kept.
         kept: Guard<M>,
@@ -256,7 +257,8 @@ impl Splitting {
 
 impl Drop for Splitting {
     fn drop(&mut self) {
-        // I9: a copy may be under way, whatever was answered.
+        // I9: a copy may be under way, whatever was answered. The part was held as long as the whole: if there is one, the
+        // shortest hold counts for it too.
         if self.link.shared().registry.ending_if_waiting(self.plan.uuid()).is_some() {
             self.link.end(self.plan.clone(), true, Origin::Lost);
         }

@@ -76,7 +76,8 @@ impl<M: Mode> View<M> {
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place in the queue, and the hold if it was granted meanwhile: the session
-    /// tells the server. Nothing of it outlives one lease, even if Redis is out of reach.
+    /// tells the server. While Redis is out of reach, a hold stays until its lease ends, a place in the queue until the waiter
+    /// deadline (10 s).
     pub async fn acquire_within(&self, wait: Duration) -> Result<Guard<M>, AcquireError> {
         let taken = self.take(Patience::Within(wait)).await?;
         taken.ok_or(AcquireError::Closed)
