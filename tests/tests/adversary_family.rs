@@ -315,3 +315,39 @@ async fn long_hold_is_told_once_whatever_is_refused() {
     other.release().await.unwrap();
     reading.release().await.unwrap();
 }
+
+// What changes again and again is renewed in time all the same: a third of the lease after the last renewal, not after
+// the last change.
+#[tokio::test]
+async fn changes_do_not_put_the_renewal_off() {
+    let server = Server::start();
+    let lease = 3 * SECOND;
+    let options = Options::default().lease(lease);
+    let (one, two) = (session(&server.url()).await, session(&server.url()).await);
+    let permits = semaphore(&one, options.clone());
+    let parts = async {
+        let (mut permit, mut least) = (permits.many(2).acquire().await.unwrap(), lease);
+        while one.statistics().renewals < 2 {
+            let part = permits.split(&mut permit, 1).await.unwrap();
+            tokio::time::sleep(5 * MS).await; // as work would
+            permit = permits.merge(part, permit).await.unwrap();
+            least = least.min(permit.remaining());
+        }
+        least
+    };
+    let lock = RwLock::new(&two, "a", options).unwrap();
+    let sides = async {
+        let (mut writing, mut least) = (lock.write().acquire().await.unwrap(), lease);
+        while two.statistics().renewals < 2 {
+            let Ok(reading) = lock.downgrade(writing).await else { panic!("it holds") };
+            tokio::time::sleep(5 * MS).await;
+            let Ok(alone) = lock.try_upgrade(reading).await else { panic!("it is alone") };
+            least = least.min(alone.remaining());
+            writing = alone;
+        }
+        least
+    };
+    let (parts, sides) = tokio::join!(parts, sides);
+    // Due with two thirds left.
+    assert!(parts > lease / 3 && sides > lease / 3, "{parts:?}, {sides:?}");
+}

@@ -13,7 +13,7 @@ use crate::delivery::{Delivered, deliver};
 use crate::error::{BackendError, Lost, LostReason};
 use crate::guard::{Guard, Mode};
 use crate::hold::Hold;
-use crate::session::{Link, Origin, arm};
+use crate::session::{Link, Origin, arm_further};
 
 /// A hold that was not exchanged.
 #[derive(Debug)]
@@ -158,7 +158,7 @@ impl Exchanging {
             won.state.limit_to(hold.state().limit());
             hold.exchanged();
         }
-        Ok(arm(self.link.clone(), won.state))
+        Ok(arm_further(self.link.clone(), won.state))
     }
 
     /// Nothing was changed; but where an earlier copy may still arrive, and would not be refused then, the new id is

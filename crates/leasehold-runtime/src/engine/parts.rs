@@ -18,7 +18,7 @@ use crate::error::{BackendError, ConfigError, Lost, LostReason};
 use crate::guard::{Guard, Weighted};
 use crate::hold::{Hold, HoldState};
 use crate::name::Name;
-use crate::session::{Link, Origin, arm};
+use crate::session::{Link, Origin, arm_further};
 
 /// A permit that was not split.
 #[derive(Debug, thiserror::Error)]
@@ -234,7 +234,7 @@ impl Splitting {
             return Err(self.state.loss(LostReason::Shutdown).into());
         };
         won.state.limit_to(self.state.limit());
-        Ok(arm(self.link.clone(), won.state))
+        Ok(arm_further(self.link.clone(), won.state))
     }
 
     fn unknown(&self, source: BackendError) -> SplitError {

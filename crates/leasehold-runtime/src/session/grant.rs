@@ -160,9 +160,21 @@ impl Granter {
 /// Puts a hold under the watchdog. The first renewal is due a third of the lease, or of what a short grant has left,
 /// from now.
 pub(crate) fn arm(link: Link, state: Arc<HoldState>) -> Hold {
-    let shared = link.shared();
     let lease = state.plan.options().lease;
     let first = (lease / 3).min(state.deadline().left() / 3);
+    arm_for(link, state, first)
+}
+
+/// As [`arm`], for what goes on with an earlier hold: its renewal is due when that one's was, a third of the lease after
+/// the last. Counted from now, one that changes again and again would be renewed in its last moments only.
+pub(crate) fn arm_further(link: Link, state: Arc<HoldState>) -> Hold {
+    let (lease, left) = (state.plan.options().lease, state.deadline().left());
+    let first = (lease / 3).min(left / 3).min(left.saturating_sub(lease / 3 * 2));
+    arm_for(link, state, first)
+}
+
+fn arm_for(link: Link, state: Arc<HoldState>, first: Duration) -> Hold {
+    let shared = link.shared();
     if shared.watchdog.arm(&state, first, shared.settings.held_long_after) {
         shared.poke.notify_one();
     }

@@ -20,7 +20,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use builder::SessionBuilder;
-pub(crate) use grant::arm;
+pub(crate) use grant::{arm, arm_further};
 pub(crate) use link::{Identity, Link, Origin};
 pub use preflight::{Finding, Preflight, Severity, Subject};
 pub(crate) use registry::Outcome;
