@@ -100,7 +100,8 @@ impl Semaphore {
     /// The semaphore of this name. No round trip.
     ///
     /// `limit` is set by the first use, wherever it comes from; afterwards the server's limit is what counts. If it differs
-    /// from this one, the session tells [`Event::LimitDiffers`](crate::Event::LimitDiffers) once.
+    /// from this one, the session tells [`Event::LimitDiffers`](crate::Event::LimitDiffers), once for each value that was made
+    /// here, its clones included: make one and clone it.
     ///
     /// # Errors
     /// [`ConfigError`] with the first bound that name, limit (1 to 999 999 999) or options do not keep.
