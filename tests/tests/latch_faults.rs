@@ -380,9 +380,15 @@ async fn a_replica_answers_no_verdict() {
     listening(&server, "a", 1).await;
     let port = master.addr().port().to_string();
     say(&server, &["REPLICAOF", "127.0.0.1", &port]).await;
+    // One that knows no generation yet asks first.
+    let fresh = leasehold_tests::latch::latch(&session, "a", hour());
     for outcome in [
         latch.count_down().await.map(drop),
+        fresh.count_down().await.map(drop),
         latch.arm(1).await.map(drop),
+        latch.count().await.map(drop),
+        latch.reset().await.map(drop),
+        latch.wait_within(Duration::ZERO).await,
         latch.wait_within(500 * MS).await,
     ] {
         let error = outcome.unwrap_err();

@@ -1,5 +1,5 @@
 --[[
-Says how the latch is. Reads only.
+Says how the latch is. Changes nothing.
 
 KEYS[1]  latch  hash: the latch
 KEYS[2]  ids    zset: the call that armed, and who has counted down
@@ -14,6 +14,8 @@ local latch, ids = KEYS[1], KEYS[2]
 --#include clock
 --#include latch
 
+-- A write that changes nothing: see count_down. What a call goes by is not what a replica has kept.
+redis.call('ZREMRANGEBYRANK', ids, 0, -1000001)
 read_latch()
 local now_is = state()
 if now_is == WAITS then return { 0, text(generation), left } end
