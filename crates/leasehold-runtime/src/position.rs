@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ impl Position {
         std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }
 
-    /// How often the wait was taken for dead and came back: the process was silent for longer than the session's
+    /// How often this wait was taken for dead and came back: the process was silent for longer than the session's
     /// [`waiter_deadline`](crate::SessionBuilder::waiter_deadline), frozen or cut off. Meanwhile others may have passed
     /// it; since then it has stood at its old place. [`next`](Self::next) tells it with the position, even if that is the
     /// same as before.
@@ -120,11 +120,13 @@ pub(crate) struct Seat {
     over: AtomicBool,
     /// Server clock of its last sign of life; 0 before the first.
     seen_ms: AtomicU64,
+    /// How often it came back.
+    returns: AtomicU32,
 }
 
 impl Seat {
     pub(crate) fn at(board: Board) -> Self {
-        Self { board, over: AtomicBool::new(false), seen_ms: AtomicU64::new(0) }
+        Self { board, over: false.into(), seen_ms: 0.into(), returns: 0.into() }
     }
 
     /// The server has answered where it stands. Its deadline is reckoned as the scripts do it.
@@ -139,7 +141,8 @@ impl Seat {
             let seen_ms = self.seen_ms.swap(now_ms, Ordering::Relaxed);
             let earlier = *shown;
             shown.before = Some(before);
-            shown.returns += u32::from(seen_ms > 0 && deadline_ms(seen_ms) <= now_ms);
+            let returned = u32::from(seen_ms > 0 && deadline_ms(seen_ms) <= now_ms);
+            shown.returns = self.returns.fetch_add(returned, Ordering::Relaxed) + returned;
             *shown != earlier
         });
     }
@@ -217,6 +220,10 @@ mod tests {
         assert_eq!((position.next().await, position.returns()), (Some(2), 0));
         seat.told(2, 21 * SECOND_US, DEADLINE);
         assert_eq!((position.next().await, position.returns()), (Some(2), 1));
+        drop(Waiting(Some(&seat)));
+        assert_eq!((position.next().await, position.returns()), (None, 1), "of the last wait");
+        Seat::at(seat.board.clone()).told(2, 22 * SECOND_US, DEADLINE);
+        assert_eq!((position.next().await, position.returns()), (Some(2), 0), "of this one");
     }
 
     #[tokio::test]
