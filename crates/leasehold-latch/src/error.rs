@@ -16,7 +16,8 @@ pub enum LatchError {
     },
     /// It was armed when the call began and ended by itself before it was open: nobody counted down for as long as
     /// [`expires_after`](crate::LatchOptions::expires_after) says, or its keys were deleted, evicted, or lost with their
-    /// server. Whether the work that it counted is done is not known.
+    /// server. Whether the work that it counted is done is not known. (Also for a reset of which this process could learn
+    /// nothing for a minute.)
     #[error("the latch {name} expired before it was open")]
     Expired {
         /// The latch.

@@ -32,7 +32,7 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// # Guarantees
 /// * `wait` returns `Ok` only when as many as it was armed with have counted down in that generation. A latch that
 ///   expired, was deleted, evicted or lost with its server is an error, never "open".
-/// * Every call counts once, however often it has to be sent, and only in the generation that it was meant for. With
+/// * Every call counts once, however often it has to be sent, and in one generation only. With
 ///   [`count_down_as`](Self::count_down_as) every id counts once in a generation, however many calls name it: a job that
 ///   is retried does no harm.
 /// * When it opens or is reset all waiters of all processes are told by one message a process, without a round trip.
@@ -44,10 +44,11 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 ///
 /// # Not guaranteed
 /// * That those who counted down are still alive, or that what they did lasts: the latch counts calls.
-/// * A failover that loses the last writes can lose counts: then it does not open, and expires.
-/// * A call counts in the generation that is armed when it begins. A worker that was begun before a reset and counts after
+/// * A failover that loses the last writes can lose counts: then it does not open, and expires. It can lose a reset and
+///   what was armed after it, too: then the generation before is back, open if it was. A name for each use avoids that.
+/// * A call counts in the generation that is armed when it arrives. A worker that was begun before a reset and counts after
 ///   it counts in the next one: take a name for each use where that can happen.
-/// * A copy of a call that reaches Redis more than a minute after its latch was reset can arm it again.
+/// * A copy of an arm that reaches Redis more than a minute late can arm it again, if it was reset or has ended meanwhile.
 ///
 /// # Fairness
 /// None is needed: all waiters go on at once.
@@ -55,7 +56,7 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// # Keys
 /// `<prefix>lh1:latch:{<name>}` (generation and count), the same with `:ids` (who has counted) and `:waiters` (which
 /// processes wait). All end by themselves: `expires_after` after the last count, or a minute after a reset; `:ids` at the
-/// earliest a minute after the arming.
+/// earliest a minute after the last count; `:waiters` with the last sign of life of those in it (10 s).
 ///
 /// # Examples
 /// An import in shards, whose workers may be retried:
@@ -135,9 +136,9 @@ impl Latch {
         Ok(armed)
     }
 
-    /// Counts down by one, and answers how many are left; at 0 it is open, and further counts change nothing. Restarts
-    /// [`expires_after`](LatchOptions::expires_after). One round trip; a second one when this value does not know yet
-    /// which generation is armed, or another one than before.
+    /// Counts down by one, and answers how many are left; at 0 it is open, and further counts change nothing. What counts
+    /// restarts [`expires_after`](LatchOptions::expires_after). One round trip; a second one when this value does not know
+    /// yet which generation is armed, or another one than before.
     ///
     /// A call is sent until it is answered, and counts once. Calling again is another count: after
     /// [`Unknown`](LatchError::Unknown) do not repeat it blindly, or use [`count_down_as`](Self::count_down_as), which can
@@ -145,8 +146,8 @@ impl Latch {
     ///
     /// # Errors
     /// * [`NotArmed`](LatchError::NotArmed): nobody armed it, or it was reset or has ended.
-    /// * [`Reset`](LatchError::Reset), [`Expired`](LatchError::Expired): an answer was lost, and meanwhile the generation
-    ///   ended that it was meant for: it may have counted there. It did not count in a later one.
+    /// * [`Reset`](LatchError::Reset), [`Expired`](LatchError::Expired): an answer was lost, and the generation is over that
+    ///   it was meant for, the last one that this value knew: it may have counted there. It did not count in a later one.
     /// * [`Closed`](LatchError::Closed): the session was shut down.
     /// * [`Config`](LatchError::Config): there is no tokio runtime here; nothing was sent.
     /// * [`Unknown`](LatchError::Unknown): no answer within the response timeout; it may have counted, or still will.
@@ -185,7 +186,7 @@ impl Latch {
     /// * [`Backend`](LatchError::Backend): Redis did not answer within the response timeout, or refused.
     ///
     /// # Cancel safety
-    /// Reads only.
+    /// It changes nothing.
     pub async fn count(&self) -> Result<u64, LatchError> {
         let found = self.look().await?;
         match found.state {
