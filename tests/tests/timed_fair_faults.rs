@@ -118,10 +118,12 @@ async fn a_waiter_that_was_taken_for_dead_returns_to_its_place_and_is_told() {
     let second = waiter(&lock, 2).await;
     let (third, position) = watched_waiter(&lock, 3).await;
     assert_eq!(sleeper.ask("position").await, "0 0");
-    let place = lock.queue().await.unwrap().waiters[0].ticket();
+    let listed = lock.queue().await.unwrap().waiters.remove(0);
+    let place = listed.ticket();
     sleeper.freeze();
     // The checks of the others find it dead.
     queued(&lock, 2).await;
+    assert!(!lock.cancel(&listed).await.unwrap(), "it does not stand there");
     guard.release().await.unwrap();
     let (held, second_at) = second.await.unwrap();
     eventually(SOON, "the third is told", async || position.now() == Some(0)).await;
