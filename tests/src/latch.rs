@@ -15,6 +15,12 @@ pub fn latch(session: &Session, name: &str, options: LatchOptions) -> Latch {
     Latch::new(session, name, options).expect("legal options")
 }
 
+/// A session whose entries at the server stay as long as a test lasts: what is gone was taken away.
+pub async fn lasting(url: &str) -> Session {
+    let builder = Session::builder(url).expect("a URL").waiter_deadline(SOON * 6);
+    builder.connect().await.expect("a session")
+}
+
 /// The keys of the latch of this name, without a prefix.
 #[must_use]
 pub fn keys(name: &str) -> LatchKeys {

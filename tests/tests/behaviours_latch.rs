@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use leasehold_latch::{BackendErrorKind, Latch, LatchError, LatchOptions, Session};
 use leasehold_tests::fake::Switch;
-use leasehold_tests::latch::{hash_of, keys, keys_left, latch, listening, waiter, waiting};
+use leasehold_tests::latch::{
+    hash_of, keys, keys_left, lasting, latch, listening, waiter, waiting,
+};
 use leasehold_tests::rig::{connections, kill_connections, span};
 use leasehold_tests::scene::{SOON, inboxes, say, session};
 use leasehold_tests::{FaultProxy, Pick, Server, acl, eventually, rounds};
@@ -77,7 +79,7 @@ async fn b42_a_shutdown_leaves_no_entry() {
 #[tokio::test]
 async fn b47_no_channel_and_no_entry_outlives_a_wait() {
     let server = Server::start();
-    let session = session(&server.url()).await;
+    let session = lasting(&server.url()).await;
     let mut tasks = JoinSet::new();
     for number in 0..rounds(300) {
         let latch = latch(&session, &format!("b47-{number}"), hour());
@@ -418,6 +420,9 @@ async fn b130_the_ends_of_a_wait_are_told_apart() {
     assert!(matches!(wait().await, LatchError::NotArmed { .. }));
     latch.arm(1).await.unwrap();
     assert!(matches!(wait().await, LatchError::TimedOut { .. }));
+    say(&server, &["ACL", "SETUSER", "default", "-evalsha"]).await;
+    assert_eq!(kind_of(&wait().await), BackendErrorKind::NoPermission);
+    say(&server, &["ACL", "SETUSER", "default", "+evalsha"]).await;
     server.kill();
     assert_eq!(kind_of(&wait().await), BackendErrorKind::Unreachable);
 }

@@ -6,7 +6,7 @@ use leasehold_latch::{
     ConfigError, LARGEST_COUNT, LONGEST_ID, Latch, LatchError, LatchOptions, Name,
 };
 use leasehold_mutex::Options;
-use leasehold_tests::latch::{keys, keys_left, latch, listening, waiter};
+use leasehold_tests::latch::{keys, keys_left, lasting, latch, listening, waiter, waiting};
 use leasehold_tests::scene::{SOON, mutex, session};
 use leasehold_tests::{FaultProxy, Server, eventually};
 use redis::AsyncCommands;
@@ -88,13 +88,17 @@ async fn c100_all_waiters_are_told() {
     let (one, two) = (session(&server.url()).await, session(&server.url()).await);
     let (first, second) = (latch(&one, "a", hour()), latch(&two, "a", hour()));
     first.arm(5).await.unwrap();
-    let waiting: Vec<_> = (0..5).map(|_| waiter(&first)).collect();
-    listening(&server, "a", 1).await;
+    let waiters: Vec<_> = (0..5).map(|_| waiter(&first)).collect();
+    // Just after a look that all five were in time for: whoever is not told would sleep for 750 ms at the least.
+    waiting(&server, "a", &one, 5).await;
     for _ in 0..5 {
         second.count_down().await.unwrap();
     }
-    for waiting in waiting {
-        waiting.await.unwrap().0.unwrap();
+    let counted = Instant::now();
+    for waiter in waiters {
+        let (outcome, at) = waiter.await.unwrap();
+        outcome.unwrap();
+        assert!(at.saturating_duration_since(counted) < 600 * MS, "{:?}", at - counted);
     }
 }
 
@@ -189,7 +193,7 @@ async fn a_count_finds_the_present_generation() {
 #[tokio::test]
 async fn waiting_ends_in_time_and_leaves_nothing() {
     let server = Server::start();
-    let session = session(&server.url()).await;
+    let session = lasting(&server.url()).await;
     let latch = latch(&session, "a", hour().max_wait(200 * MS));
     latch.arm(1).await.unwrap();
     let begin = Instant::now();
@@ -210,7 +214,7 @@ async fn waiting_ends_in_time_and_leaves_nothing() {
 #[tokio::test]
 async fn dropped_waits_leave_nothing() {
     let server = Server::start();
-    let session = session(&server.url()).await;
+    let session = lasting(&server.url()).await;
     let latch = latch(&session, "a", hour());
     latch.arm(1).await.unwrap();
     let (one, two) = (waiter(&latch), waiter(&latch));
