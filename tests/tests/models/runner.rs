@@ -424,6 +424,10 @@ impl<'a, M: Model> Case<'a, M> {
     }
 
     fn stalled(&self, seen: &Seen) -> Result<(), Stop> {
+        // What the call itself began may have ended before it was looked at.
+        if seen.probed_us - seen.before_us > CLEAR_BEFORE_MS * 1_000 {
+            return Err(Stop::Stalled);
+        }
         let around = seen.before_us / 1_000 - ROUNDING_MS..seen.probed_us / 1_000 + ROUNDING_MS;
         match self.model.deadlines_ms().iter().any(|one| around.contains(one)) {
             true => Err(Stop::Stalled),
