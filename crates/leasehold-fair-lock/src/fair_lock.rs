@@ -275,8 +275,8 @@ impl FairLock {
     /// Takes a waiter out of the queue, whoever it is; its acquire ends with [`Cancelled`](AcquireError::Cancelled), at once
     /// or, if the message is lost, at its next check. Answers whether it was taken out: `false` if it had left, was granted,
     /// or was taken for dead, since it was [listed](Self::queue); who was taken for dead may come back to its old place, and
-    /// a repeat finds it there. That very waiter is meant and no other: a repeat, or a list that is no longer true, never hits the next one.
-    /// One round trip.
+    /// a repeat finds it there. That very waiter is meant and no other: a repeat, or a list that is no longer true, never
+    /// hits the next one. One round trip.
     ///
     /// A waiter in a frozen process leaves the queue too. Only if its process sleeps for over a minute, and has lost the
     /// message as well, does it return.
