@@ -232,6 +232,7 @@ async fn slots_that_move_under_load_cost_no_exclusion_and_no_error() {
                 Duration::from_nanos(moved - began),
                 Duration::from_nanos(first - moved)
             );
+            cluster.settled().await;
         }
     }
     load.grows(&names, SOON).await;
