@@ -91,6 +91,33 @@ async fn what_passes_is_told_as_the_servers_answer_when_it_lasts_longer_than_the
     }
 }
 
+/// The end of the wait says nothing of the server, and the copy that it cuts short may have run.
+#[tokio::test]
+async fn a_copy_that_the_wait_cuts_short_is_told_as_what_was_answered_before() {
+    let asked = AtomicUsize::new(0);
+    let server = FakeServer::start(move |call| {
+        if call.verb != "acquire" {
+            return None;
+        }
+        if asked.fetch_add(1, Ordering::Relaxed) > 0 {
+            std::thread::sleep(MACHINE);
+        }
+        Some("-LOADING Redis is loading the dataset in memory".to_owned())
+    });
+    let (session, lock) = lock_on(&server).await;
+    let told = lock.acquire_within(300 * MS).await.unwrap_err();
+    assert_eq!(kind_of(&told), BackendErrorKind::Server);
+    eventually(SOON, "it is ended", async || session.statistics().tracked == 0).await;
+    assert_eq!([server.asked("acquire").len(), server.asked("release").len()], [2, 1]);
+    // Nothing was answered before: then the silence is told.
+    let server = FakeServer::start(|call| {
+        (call.verb == "acquire").then(|| std::thread::sleep(MACHINE)).and(None)
+    });
+    let (_session, lock) = lock_on(&server).await;
+    let told = lock.acquire_within(300 * MS).await.unwrap_err();
+    assert_eq!(kind_of(&told), BackendErrorKind::Unreachable);
+}
+
 #[tokio::test]
 async fn no_caller_asks_more_than_ten_times_a_second() {
     let trials = PASSING.map(|error| {

@@ -8,6 +8,9 @@ use crate::clock::{Backoff, Moment, now, sleep_until};
 use crate::error::{BackendError, BackendErrorKind};
 use crate::session::Link;
 
+/// A copy with less time than this is not sent: it would hardly be answered, and leave a doubt whether it ran.
+const SHORTEST_TRY: Duration = Duration::from_millis(10);
+
 /// An answer.
 #[derive(Debug)]
 pub(crate) struct Delivered {
@@ -32,6 +35,8 @@ pub(crate) struct Undelivered {
 /// A broken link is tried again at once (the first command after an idle cut always meets one), a replica once (the
 /// connection is made anew, perhaps to the new master); everything else that passes is tried after a pause of 50 ms to
 /// 1 s. What does not pass ends it at once.
+///
+/// A copy that the end of the wait cuts short says nothing of the server: what an earlier one was answered is told then.
 pub(crate) async fn deliver(
     link: &Link,
     call: &Call,
@@ -43,6 +48,7 @@ pub(crate) async fn deliver(
     }
     let mut pauses = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
     let (mut doubtful, mut hurried, mut read_only) = (false, false, false);
+    let mut said = None;
     loop {
         let sent = now();
         let failure = match link.commands().call(call, until.since(sent)).await {
@@ -54,9 +60,13 @@ pub(crate) async fn deliver(
             doubtful = true;
             doubt();
         }
-        let replica = failure.error.kind() == BackendErrorKind::ReadOnly;
+        let error = match said.take() {
+            Some(earlier) if failure.silent && until.passed() => earlier,
+            Some(_) | None => failure.error,
+        };
+        let replica = error.kind() == BackendErrorKind::ReadOnly;
         if !failure.transient || (replica && read_only) || until.passed() {
-            return Err(Undelivered { error: failure.error, doubtful });
+            return Err(Undelivered { error, doubtful });
         }
         if failure.connection_spent && !hurried {
             (hurried, read_only) = (true, read_only || replica);
@@ -64,10 +74,11 @@ pub(crate) async fn deliver(
         }
         read_only |= replica;
         let resume = now().plus(pauses.pause());
-        if resume >= until {
+        if resume.plus(SHORTEST_TRY) >= until {
             sleep_until(until).await;
-            return Err(Undelivered { error: failure.error, doubtful });
+            return Err(Undelivered { error, doubtful });
         }
+        said = Some(error);
         tokio::select! {
             () = sleep_until(resume) => {}
             // An inbox is open again, so its server answers again.

@@ -17,7 +17,7 @@ pub(crate) struct Failure {
     /// The connection is of no more use: dead, or to a server that became a replica.
     pub(crate) connection_spent: bool,
     /// No answer came in time.
-    pub(super) silent: bool,
+    pub(crate) silent: bool,
     /// The server has forgotten the script.
     pub(super) no_script: bool,
     /// Another node of the cluster is to be asked; this one has surely not run the call.
