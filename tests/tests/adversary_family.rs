@@ -219,6 +219,37 @@ async fn dropped_exchange_or_split_keeps_the_shortest_hold() {
     }
 }
 
+// A shutdown meets a change of sides and a split under way: somebody held, and the shortest hold counts.
+#[tokio::test]
+async fn shutdown_during_exchange_or_split_keeps_the_shortest_hold() {
+    let server = Server::start();
+    let two = session(&server.url()).await;
+    for minute in [60 * SECOND, Duration::ZERO] {
+        let proxy = FaultProxy::to(&server);
+        let (one, _) = far(&proxy).await;
+        let slow = Options::default().hold_at_least(minute);
+        let name = format!("{minute:?}");
+        let here = RwLock::new(&one, name.as_str(), slow.clone()).unwrap();
+        let writing = here.write().acquire().await.unwrap();
+        let permits = semaphore(&one, slow);
+        let mut permit = permits.many(3).acquire().await.unwrap();
+        proxy.delay(200 * MS);
+        let changing = tokio::spawn(async move { here.downgrade(writing).await.is_err() });
+        let splitting = tokio::spawn(async move { permits.split(&mut permit, 1).await.is_err() });
+        tokio::time::sleep(100 * MS).await;
+        one.shutdown(SOON).await.unwrap();
+        assert!(changing.await.unwrap() && splitting.await.unwrap(), "both were cut off");
+        let there = semaphore(&two, Options::default());
+        let kept = !minute.is_zero();
+        assert_eq!(there.used().await.unwrap(), if kept { 3 } else { 0 });
+        let again = lock(&two, &name).write().try_acquire().await.unwrap();
+        assert_eq!(again.is_none(), kept);
+        for holder in there.holders().await.unwrap() {
+            assert!(there.force_release(&holder.holder).await.unwrap());
+        }
+    }
+}
+
 // I7: the thread goes on with a release that nobody waits for any more; its copy finds nothing where the first one has run,
 // and that is no loss.
 #[tokio::test]

@@ -35,7 +35,8 @@ pub type View = engine::View<Held>;
 ///   skipped at once; a holder that crashed is followed within its lease.
 /// * Each hold has a [fencing token](leasehold_runtime::FencingToken) larger than all before it.
 /// * Loss is told: by the guard, by its release, and as an event.
-/// * A dropped future or guard leaves nothing behind, at the latest after one lease.
+/// * A dropped future or guard leaves nothing behind. While Redis is out of reach, a hold stays until its lease ends, a
+///   place in the queue until the waiter deadline (10 s).
 ///
 /// # Not guaranteed
 /// A holder that is paused beyond its lease, a failover that loses the last writes, an eviction of the key, or a step of
@@ -117,8 +118,8 @@ impl Mutex {
     /// * [`Backend`](AcquireError::Backend): Redis was out of reach for the whole wait, or refused (at once).
     ///
     /// # Cancel safety
-    /// Dropping the future loses the place in the queue, and gives the hold back if it was granted meanwhile. Nothing of
-    /// it outlives one lease, even if Redis is out of reach.
+    /// Dropping the future loses the place in the queue, and gives the hold back if it was granted meanwhile. While Redis
+    /// is out of reach, a hold stays until its lease ends, a place in the queue until the waiter deadline (10 s).
     pub async fn acquire_within(&self, wait: Duration) -> Result<Guard, AcquireError> {
         self.view.acquire_within(wait).await
     }

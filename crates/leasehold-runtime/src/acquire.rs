@@ -144,7 +144,7 @@ enum Asked {
 impl<'a> Attempt<'a> {
     fn enter(link: &'a Link, plan: Arc<Plan>, started: Moment) -> Result<Self, AcquireError> {
         let (tell, told) = oneshot::channel();
-        link.shared().registry.enter(plan.clone(), tell)?;
+        link.shared().registry.enter(plan.clone(), Some(tell))?;
         Ok(Self { link, plan, told, started, position: None, known: false })
     }
 

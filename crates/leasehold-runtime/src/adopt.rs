@@ -6,7 +6,6 @@ use std::time::Duration;
 use leasehold_lua::mutex::AdoptReply;
 use leasehold_lua::semaphore::adopted_weight;
 use leasehold_lua::{Call, Terms};
-use tokio::sync::oneshot;
 
 use crate::delivery::deliver;
 use crate::engine::{Acquisition, Plan};
@@ -22,9 +21,8 @@ pub(crate) async fn adopt(
     call: impl FnOnce(&Acquisition, Terms) -> Call,
 ) -> Result<Hold, AdoptError> {
     Link::check_runtime()?;
-    let (tell, _told) = oneshot::channel();
     let registry = &link.shared().registry;
-    registry.enter(plan.clone(), tell).map_err(|_| AdoptError::Closed)?;
+    registry.enter(plan.clone(), None).map_err(|_| AdoptError::Closed)?;
     let adopting = Adopting { link, plan: &plan };
     let call = call(&plan.acquisition, link.terms());
     let until = crate::clock::now().plus(link.settings().response_timeout);

@@ -177,6 +177,7 @@ const OF_PARTS: &[Mutant] = &[
         "do answer = finish(id, at_least_ms) end\n  return answer" => "do return finish(id, at_least_ms) end\n  return answer"),
     mutant!("a release of many forgets the late marks",
         "  if late == '1' then\n    redis.call('ZADD', gone, text(now_ms + 60000), name)" => "  if false then"),
+    mutant!("a release of many leaves what waits in the queue", "    leave(id)\n    return { 0, why_not_held(id) }" => "    return { 0, why_not_held(id) }"),
     mutant!("a release of many does not know its own copy", "if cools(id) then return { 1 } end" => ""),
     mutant!("a release of many does not cool down",
         "drop_entry(id, at_least_ms)\n  return { 1 }" => "drop_entry(id, 0)\n  return { 1 }"),

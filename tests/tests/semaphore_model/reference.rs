@@ -300,6 +300,7 @@ impl Reference {
             return Ok(());
         }
         if !self.holds_id(id) {
+            self.waiters.leave(id);
             return Err(self.why_not_held(id));
         }
         self.drop_hold(Member::held(id), at_least_ms);

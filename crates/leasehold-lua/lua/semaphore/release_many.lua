@@ -24,7 +24,11 @@ local FIRST, wait_ms = 2, 0
 
 local function finish(id, at_least_ms)
   if cools(id) then return { 1 } end
-  if not holds_id(id) then return { 0, why_not_held(id) } end
+  if not holds_id(id) then
+    -- A late copy of its acquire may have queued it anew.
+    leave(id)
+    return { 0, why_not_held(id) }
+  end
   drop_entry(id, at_least_ms)
   return { 1 }
 end

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use leasehold_lua::reply::{ExchangeReply, ReleaseReply};
 use leasehold_lua::{Call, Terms};
-use tokio::sync::oneshot;
 
 use super::{Plan, View};
 use crate::clock::Moment;
@@ -76,7 +75,7 @@ async fn run(
     }
     let link = hold.link().clone();
     let registry = &link.shared().registry;
-    if registry.enter(plan.clone(), oneshot::channel().0).is_err() {
+    if registry.enter(plan.clone(), None).is_err() {
         return Err(Failed::Lost(hold.lost_meanwhile(LostReason::Shutdown)));
     }
     if let Err(reason) = hold.lend() {

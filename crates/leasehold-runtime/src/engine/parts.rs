@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use leasehold_lua::semaphore::{MergeReply, SplitReply};
 use leasehold_lua::{Call, Share};
-use tokio::sync::oneshot;
 
 use super::{Acquisition, Plan, View};
 use crate::clock::{Moment, now};
@@ -173,7 +172,7 @@ impl Splitting {
     ) -> Result<Hold, SplitError> {
         let (link, state, plan) = (&self.link, &self.state, &self.plan);
         let registry = &link.shared().registry;
-        if registry.enter(plan.clone(), oneshot::channel().0).is_err() {
+        if registry.enter(plan.clone(), None).is_err() {
             return Err(state.loss(LostReason::Shutdown).into());
         }
         let Share::Weight(part) = plan.spec.share() else { unreachable!("made with a weight") };

@@ -178,7 +178,7 @@ impl<'a> Taking<'a> {
             let plan = member.view.plan();
             // One ending is enough to hear of: nothing but a shutdown ends what nobody queues for.
             let told = tell.take().unwrap_or_else(|| oneshot::channel().0);
-            link.shared().registry.enter(plan.clone(), told)?;
+            link.shared().registry.enter(plan.clone(), Some(told))?;
             taking.plans.push(plan);
         }
         Ok((taking, ended))

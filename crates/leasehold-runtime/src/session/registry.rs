@@ -40,6 +40,8 @@ struct Tracked {
     unanswered: u32,
     /// A call of it was never answered, and may still arrive at the server.
     doubtful: bool,
+    /// It is made of a hold: if a call of it has run, somebody held.
+    from_hold: bool,
     /// Its place in the queue, and its number in the group of its name.
     ticket: u64,
     place: Option<u64>,
@@ -93,6 +95,7 @@ pub(crate) struct DueCheck {
 #[derive(Debug, Default)]
 pub(crate) struct Remaining {
     pub(crate) waiting: Vec<(Arc<Plan>, bool, oneshot::Sender<Outcome>)>,
+    pub(crate) from_holds: Vec<(Arc<Plan>, bool)>,
     pub(crate) held: Vec<(Arc<HoldState>, bool)>,
 }
 
@@ -105,20 +108,21 @@ impl Registry {
         self.table().tracked.len()
     }
 
-    /// Before the first call is sent.
+    /// Before the first call is sent. Nobody to tell: it is made of a hold, by a call whose answer says it all.
     pub(crate) fn enter(
         &self,
         plan: Arc<Plan>,
-        tell: oneshot::Sender<Outcome>,
+        tell: Option<oneshot::Sender<Outcome>>,
     ) -> Result<(), AcquireError> {
         let mut table = self.table();
         if table.closed {
             return Err(AcquireError::Closed);
         }
         let tracked = Tracked {
-            phase: Phase::Waiting(tell),
             unanswered: 1,
             doubtful: false,
+            from_hold: tell.is_none(),
+            phase: Phase::Waiting(tell.unwrap_or_else(|| oneshot::channel().0)),
             ticket: 0,
             place: None,
             plan: plan.clone(),
@@ -249,6 +253,9 @@ impl Registry {
         for tracked in table.tracked.values_mut() {
             let late = tracked.unanswered > 0 || tracked.doubtful;
             match std::mem::replace(&mut tracked.phase, Phase::Ending) {
+                Phase::Waiting(_) if tracked.from_hold => {
+                    remaining.from_holds.push((tracked.plan.clone(), late));
+                }
                 Phase::Waiting(tell) => remaining.waiting.push((tracked.plan.clone(), late, tell)),
                 Phase::Held(state) => remaining.held.push((state, late)),
                 Phase::Ending => {}
@@ -431,7 +438,7 @@ mod tests {
         for ticket in 0..count {
             let acquisition = Acquisition::new(&identity, &spec, None);
             let plan = Arc::new(Plan { spec: spec.clone(), acquisition });
-            registry.enter(plan.clone(), oneshot::channel().0).unwrap();
+            registry.enter(plan.clone(), Some(oneshot::channel().0)).unwrap();
             registry.answered(plan.uuid());
             registry.queued(plan.uuid(), ticket, now());
         }

@@ -157,6 +157,9 @@ impl Thread {
             drop(tell.send(Outcome::Refused(AcquireError::Closed)));
             self.spawn_end(plan, late, Origin::Unheld);
         }
+        for (plan, late) in remaining.from_holds {
+            self.spawn_end(plan, late, Origin::Lost);
+        }
         for (state, late) in remaining.held {
             shared.watchdog.disarm(state.plan.uuid()); // I3
             state.lose(LostReason::Shutdown);
