@@ -386,14 +386,32 @@ async fn a_lossy_failover_under_sentinels_grants_twice_and_the_token_tells() {
     a_lossy_failover_grants_twice(&All::Sentinels(Sentinels::start().await)).await;
 }
 
+/// What took how long, on the wall's clock and on one that stands still with the machine: what differs is the machine.
+struct Phases {
+    wall: Instant,
+    awake: Duration,
+}
+
+impl Phases {
+    fn begin() -> Self {
+        Self { wall: Instant::now(), awake: awake() }
+    }
+
+    fn over(&self, what: &str) {
+        println!("{:.1?} ({:.1?} awake): {what}", self.wall.elapsed(), awake() - self.awake);
+    }
+}
+
 /// Nothing tells that a frozen server is gone but silence: a call waits its 2 s, then the others are asked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_master_of_a_cluster_is_left_for_its_successor() {
+    let phases = Phases::begin();
     let all = All::Cluster(Cluster::start(3, 1).await);
     let names: Vec<String> = (0..3).map(|number| format!("load-{number}")).collect();
     let sessions = [all.session().await, all.session().await];
     let mut load = Load::start(&sessions, &names);
     load.grows(&names, SOON).await;
+    phases.over("all names are taken");
     let victim = all.master_of(&names[0]).await;
     let (frozen, clock) = (load.now(), awake());
     victim.freeze();
@@ -401,6 +419,7 @@ async fn a_frozen_master_of_a_cluster_is_left_for_its_successor() {
         async || load.of(&names[0]).iter().any(|hold| hold.from_ns > frozen + 100_000_000);
     eventually(SOON * 3, "grants go on", resumed).await;
     println!("first grant {:?} after the freeze", awake() - clock);
+    phases.over("grants go on");
     assert!(awake() - clock <= 7 * SECOND);
     // Until its successor is known to it, the old master does what it is still asked: whoever waits for its answer then has
     // a second lock (README, what Redis cannot promise). So all have left it, and no call to it is waited for any more.
@@ -414,12 +433,17 @@ async fn a_frozen_master_of_a_cluster_is_left_for_its_successor() {
         since.len() == 2 * sessions.len()
     };
     eventually(SOON * 3, "all of them are granted by the successor", left).await;
+    phases.over("all of them are granted by the successor");
     tokio::time::sleep(2 * SECOND + 200 * MS).await; // the response timeout
     victim.thaw();
     let All::Cluster(cluster) = &all else { unreachable!("just made") };
     cluster.settled().await;
+    phases.over("the nodes agree again");
     load.grows(&names, SOON).await;
+    phases.over("all names are taken again");
     load.stop().await;
+    phases.over("nobody waits any more");
+    println!("{} acquires failed", load.failed.load(Ordering::Relaxed));
     load.is_exclusive(&names, Some(frozen));
     for session in sessions {
         session.shutdown(SOON).await.expect("all is confirmed");
