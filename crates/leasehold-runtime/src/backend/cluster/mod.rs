@@ -38,8 +38,8 @@ pub(crate) struct Cluster {
 struct State {
     slots: Slots,
     known: bool,
-    /// Something failed that a change would explain.
-    doubted: bool,
+    /// When something last failed that a change would explain, if that was after the last reading began.
+    doubted: Option<Moment>,
     asked: Option<Moment>,
     changed: Moment,
     /// Nodes that did not answer last time: others are asked first.
@@ -53,7 +53,7 @@ impl Cluster {
         let state = State {
             slots: Slots::unknown(),
             known: false,
-            doubted: false,
+            doubted: None,
             asked: None,
             changed: now(),
             silent: HashSet::new(),
@@ -92,7 +92,7 @@ impl Cluster {
 
     /// Something failed that a change would explain.
     pub(super) fn doubt(&self) {
-        self.state().doubted = true;
+        self.state().doubted = Some(now());
         self.news.notify_one();
     }
 
@@ -100,14 +100,15 @@ impl Cluster {
     fn reading_is_due(&self, anyway: bool) -> bool {
         let mut state = self.state();
         let rested = state.asked.is_none_or(|asked| asked.plus(BETWEEN_READINGS).passed());
-        let due = !state.known || ((anyway || state.doubted) && rested);
+        let due = !state.known || ((anyway || state.doubted.is_some()) && rested);
         if due {
             state.asked = Some(now());
         }
         due
     }
 
-    fn learn(&self, slots: Slots) {
+    /// A node has answered who has which slot; it was asked at `asked`, so what is in doubt since then stays so.
+    fn learn(&self, slots: Slots, asked: Moment) {
         let mut state = self.state();
         let before = state.slots.masters();
         let moved = (0..16_384).any(|slot| state.slots.owner(slot) != slots.owner(slot));
@@ -116,7 +117,8 @@ impl Cluster {
         }
         let news = slots.masters() != before;
         state.slots = slots;
-        (state.known, state.doubted) = (true, false);
+        state.known = true;
+        state.doubted = state.doubted.filter(|doubted| *doubted >= asked);
         drop(state);
         if news {
             self.news.notify_one();
@@ -129,7 +131,8 @@ impl Cluster {
             return;
         }
         state.slots.set_owner(slot, to);
-        (state.changed, state.doubted) = (now(), true);
+        state.changed = now();
+        state.doubted = Some(state.changed);
         drop(state);
         self.news.notify_one();
     }
@@ -168,5 +171,36 @@ impl Cluster {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_lua::Reply;
+    use redis::IntoConnectionInfo;
+
+    use super::*;
+
+    fn all_at(port: i64) -> Slots {
+        let node = Reply::List(vec![Reply::Bytes("10.0.0.1".into()), Reply::Int(port)]);
+        let range = Reply::List(vec![Reply::Int(0), Reply::Int(16_383), node]);
+        Slots::read(&Reply::List(vec![range]), &Node::from("10.0.0.1:1")).expect("a map")
+    }
+
+    #[test]
+    fn what_fails_while_a_node_is_asked_stays_in_doubt() {
+        let template = "redis://10.0.0.1:7".into_connection_info().expect("an address");
+        let cluster = Cluster::new(template, Vec::new());
+        let asked = now();
+        cluster.learn(all_at(7), asked);
+        assert_eq!(cluster.state().doubted, None, "the control: nothing is in doubt");
+        // A node says where a slot is while another answers as it was before.
+        let asked = now();
+        cluster.moved(0, &Node::from("10.0.0.1:8"));
+        cluster.learn(all_at(7), asked);
+        assert!(cluster.reading_is_due(false));
+        let asked = now();
+        cluster.learn(all_at(8), asked);
+        assert_eq!(cluster.state().doubted, None);
     }
 }

@@ -41,9 +41,10 @@ impl Routes {
         }
         let mut last = Failure::no_master("no node of the cluster is known");
         for node in self.cluster.to_ask() {
+            let asked = now();
             match self.ask(&node).await {
                 Ok(slots) => {
-                    self.cluster.learn(slots);
+                    self.cluster.learn(slots, asked);
                     return Ok(());
                 }
                 Err(failure) => last = failure,
@@ -80,13 +81,11 @@ impl Routes {
         let until = now().plus(within.min(self.timeouts.response));
         // What is known is tried if nobody knows better.
         let read = tokio::time::timeout(until.left(), self.read_slots(false)).await;
+        // No time is left: what is sent now would not be heard of, and leave a doubt whether it ran.
+        let read = read.map_err(|_| Failure::connecting_timed_out())?;
         let slot = slot_of(key_of(call));
         let Some(mut node) = self.cluster.owner(slot) else {
-            return Err(match read {
-                Ok(Err(failure)) => failure,
-                Ok(Ok(())) => self.nobody_has_it(),
-                Err(_) => Failure::connecting_timed_out(),
-            });
+            return Err(read.err().unwrap_or_else(|| self.nobody_has_it()));
         };
         let mut way = Way::Straight;
         let mut hops = 1;
