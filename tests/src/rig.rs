@@ -213,6 +213,33 @@ pub fn awake() -> Duration {
     Duration::from_micros(awake.load(Ordering::Relaxed))
 }
 
+/// What has passed since it was started.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    wall: Instant,
+    awake: Duration,
+}
+
+impl Watch {
+    /// Begins now.
+    #[must_use]
+    pub fn start() -> Self {
+        Self { wall: Instant::now(), awake: awake() }
+    }
+
+    /// For lower bounds.
+    #[must_use]
+    pub fn elapsed(self) -> Duration {
+        self.wall.elapsed()
+    }
+
+    /// For upper bounds: see [`awake`].
+    #[must_use]
+    pub fn awake(self) -> Duration {
+        awake() - self.awake
+    }
+}
+
 /// How long a thing is done whose length is its subject: `full` with `scripts/test --soak`, else
 /// `short`.
 #[must_use]

@@ -9,7 +9,7 @@ use leasehold_mutex::{
     AcquireError, AdoptError, BackendErrorKind, ConfigError, ExtendError, LostReason, Mutex,
     Options, ReleaseError, Session,
 };
-use leasehold_tests::rig::{kill_connections, waiter};
+use leasehold_tests::rig::{Watch, kill_connections, waiter};
 use leasehold_tests::scene::{SOON, mutex, session};
 use leasehold_tests::{Server, acl, eventually};
 use redis::AsyncCommands;
@@ -254,11 +254,11 @@ async fn a_session_does_not_open_without_the_rights_of_its_inbox() {
         acl::user(&server, "limited", "app:").await;
         acl::change(&server, "limited", &format!("-{right}")).await;
         let builder = Session::builder(&acl::url(&server, "limited")).unwrap();
-        let begin = Instant::now();
+        let begin = Watch::start();
         let refused = builder.prefix("app:").connect().await.unwrap_err();
         let ConfigError::Inbox(cause) = &refused else { panic!("{refused:?}") };
         assert_eq!(cause.kind(), BackendErrorKind::NoPermission, "{right}");
-        assert!(begin.elapsed() < SECOND, "{:?}", begin.elapsed());
+        assert!(begin.awake() < SECOND, "{:?}", begin.awake());
     }
     let nobody = format!("redis://nobody:wrong@{}/", server.addr());
     let refused = Session::connect(&nobody).await.unwrap_err();
@@ -274,12 +274,12 @@ async fn b113_without_the_right_to_run_scripts_the_first_call_says_so() {
     acl::change(&server, "limited", "-@scripting").await;
     let session = limited(&server).await;
     let lock = mutex(&session, "a", Options::default());
-    let begin = Instant::now();
+    let begin = Watch::start();
     let AcquireError::Backend(error) = lock.acquire_within(10 * SECOND).await.unwrap_err() else {
         panic!("not told as such");
     };
     // 200 ms on a quiet machine.
-    assert!(begin.elapsed() < 700 * MS, "{:?}", begin.elapsed());
+    assert!(begin.awake() < 700 * MS, "{:?}", begin.awake());
     assert_eq!(error.kind(), BackendErrorKind::NoPermission);
     assert!(error.to_string().contains("evalsha"), "it names the right: {error}");
     // The sibling: scripts by digest only, and the server has forgotten them.
@@ -344,9 +344,9 @@ async fn rights_that_go_under_a_hold_end_it_at_its_deadline() {
     let guard = lock.acquire().await.unwrap();
     acl::change(&server, "limited", "-@all").await;
     assert_eq!(of_extend(guard.extend(SECOND).await.unwrap_err()), BackendErrorKind::NoPermission);
-    let begin = Instant::now();
+    let begin = Watch::start();
     assert_eq!(guard.lost().await, LostReason::Unreachable);
-    assert!(begin.elapsed() < 900 * MS + 500 * MS, "{:?}", begin.elapsed());
+    assert!(begin.awake() < 900 * MS + 500 * MS, "{:?}", begin.awake());
     assert!(matches!(guard.release().await, Err(ReleaseError::Lost(_))));
     acl::user(&server, "limited", "app:").await;
     lock.acquire().await.unwrap().release().await.unwrap();
@@ -363,9 +363,9 @@ async fn a_user_deleted_under_a_hold_is_told_as_such() {
     let mut delete = redis::cmd("ACL");
     delete.arg("DELUSER").arg("limited");
     delete.exec_async(&mut server.connection().await).await.unwrap();
-    let begin = Instant::now();
+    let begin = Watch::start();
     assert_eq!(of_acquire(lock.acquire_within(SOON).await.unwrap_err()), BackendErrorKind::Auth);
-    assert!(begin.elapsed() < SECOND, "{:?}", begin.elapsed());
+    assert!(begin.awake() < SECOND, "{:?}", begin.awake());
     assert_eq!(guard.lost().await, LostReason::Unreachable);
     acl::user(&server, "limited", "app:").await;
     let again = lock.acquire().await.unwrap();

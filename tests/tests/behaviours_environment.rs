@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_mutex::{AcquireError, LostReason, Mutex, Options, Session};
 use leasehold_tests::fake::Switch;
-use leasehold_tests::rig::{Monitor, waiter};
+use leasehold_tests::rig::{Monitor, Watch, waiter};
 use leasehold_tests::scene::{
     SOON, entries, hash_of, keys, mutex, queued, say, server_ms, session,
 };
@@ -53,7 +53,7 @@ async fn loses_a_key(server: &Server, session: &Session, which: usize, used: Use
         }
     }
     let _: u64 = connection.del(&**key).await.expect("DEL");
-    let begin = Instant::now();
+    let begin = Watch::start();
     let bound = 2 * SECOND + MACHINE;
     if let Some((earlier, next)) = waits {
         if which == 0 {
@@ -74,7 +74,7 @@ async fn loses_a_key(server: &Server, session: &Session, which: usize, used: Use
     }
     let guard =
         lock.acquire_within(bound).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
-    assert!(begin.elapsed() < bound + MACHINE, "{name}: {:?}", begin.elapsed());
+    assert!(begin.awake() < bound + MACHINE, "{name}: {:?}", begin.awake());
     // I5 even then: tokens follow the server's clock.
     assert!(guard.fencing_token() > token, "{name}");
     guard.release().await.expect("still held");
@@ -161,11 +161,11 @@ async fn b105_a_client_of_a_demoted_master_finds_the_new_one() {
     lock.acquire().await.unwrap().release().await.unwrap();
     say(&one, &["REPLICAOF", "127.0.0.1", &two.addr().port().to_string()]).await;
     switch.turn_to(&two);
-    let turned = Instant::now();
+    let turned = Watch::start();
     lock.acquire_within(SOON).await.unwrap().release().await.unwrap();
-    assert!(turned.elapsed() < 2 * SECOND, "{:?}", turned.elapsed());
+    assert!(turned.awake() < 2 * SECOND, "{:?}", turned.awake());
     assert_eq!(held.lost().await, LostReason::Expired, "the new master has never heard of it");
-    assert!(turned.elapsed() < 1500 * MS + MACHINE, "{:?}", turned.elapsed());
+    assert!(turned.awake() < 1500 * MS + MACHINE, "{:?}", turned.awake());
     // Waiters, too, are pushed to again: an inbox on the old master would cost each a check.
     let pushed = async || {
         let before = session.statistics().pushed_grants;
@@ -232,12 +232,12 @@ async fn b108_an_evicted_hold_is_told_by_the_next_renewal() {
     while connection.set::<_, _, ()>(format!("other {filled}"), &filling).await.is_ok() {
         filled += 1;
     }
-    let evicted = Instant::now();
+    let evicted = Watch::start();
     assert!(!connection.exists::<_, bool>(&*keys("a").holds).await.unwrap(), "the control");
     let reason = tokio::time::timeout(SOON, guard.lost()).await.unwrap();
     assert_eq!(reason, LostReason::Expired);
     // A renewal is due every second.
-    assert!(evicted.elapsed() < SECOND + MACHINE, "{:?}", evicted.elapsed());
+    assert!(evicted.awake() < SECOND + MACHINE, "{:?}", evicted.awake());
 }
 
 /// What one line of MONITOR says: who sent it, and its words.
@@ -346,12 +346,12 @@ async fn b117_a_hold_that_a_failover_lost_is_told_and_fenced() {
     let first = lock.acquire().await.unwrap();
     switch.turn_to(&two);
     one.kill();
-    let failed = Instant::now();
+    let failed = Watch::start();
     let second = mutex(&session(&switch.url()).await, "a", patient()).acquire().await.unwrap();
     let reason = first.lost().await;
     assert_eq!(reason, LostReason::NotOwner);
     // A renewal is due every half second; a broken one is tried again within a quarter.
-    assert!(failed.elapsed() < 750 * MS + MACHINE, "{:?}", failed.elapsed());
+    assert!(failed.awake() < 750 * MS + MACHINE, "{:?}", failed.awake());
     assert!(second.is_held() && second.fencing_token() > first.fencing_token());
 }
 
@@ -387,8 +387,8 @@ async fn b87_the_clocks_of_the_clients_do_not_matter() {
     // And the expiry of the one is noticed by the other, after the lease and not five minutes.
     token_of(fast.ask("acquire").await);
     fast.kill();
-    let begin = Instant::now();
+    let begin = Watch::start();
     token_of(slow.ask("acquire").await);
-    assert!(begin.elapsed() < SECOND + MACHINE, "{:?}", begin.elapsed());
+    assert!(begin.awake() < SECOND + MACHINE, "{:?}", begin.awake());
     assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
 }

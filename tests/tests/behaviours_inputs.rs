@@ -1,14 +1,14 @@
 //! BEHAVIOURS.md, kind I: what may be asked for, and what is found under a name. One test a row, named
 //! after it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_lua::{Acquisition, Keys, Mode, ObjectName, Settings, Terms, mutex as scripts};
 use leasehold_mutex::{
     AcquireError, BackendErrorKind, ConfigError, ExtendError, LostReason, Mutex, Name, Options,
     ReleaseError, Session,
 };
-use leasehold_tests::rig::waiter;
+use leasehold_tests::rig::{Watch, waiter};
 use leasehold_tests::scene::{SOON, impatient, keys, mutex, session};
 use leasehold_tests::{FaultProxy, Pick, Server, eventually};
 use redis::AsyncCommands;
@@ -66,12 +66,12 @@ async fn b118_a_refusal_by_the_server_is_not_contention() {
     let session = session(proxy.url()).await;
     let lock = mutex(&session, "a", Options::default());
     proxy.replace_replies(Pick::all().containing("EVALSHA"), "-ERR value is not an integer");
-    let begin = Instant::now();
+    let begin = Watch::start();
     let waited = lock.acquire_within(5 * SECOND).await.unwrap_err();
     assert_eq!(kind_of(&waited), Some(BackendErrorKind::Server));
     let tried = lock.try_acquire().await.unwrap_err();
     assert_eq!(kind_of(&tried), Some(BackendErrorKind::Server));
-    assert!(begin.elapsed() < SECOND, "no retry: {:?}", begin.elapsed());
+    assert!(begin.awake() < SECOND, "no retry: {:?}", begin.awake());
 }
 
 #[tokio::test]
@@ -188,10 +188,10 @@ async fn b124_a_name_used_by_other_data_is_told_at_once_and_left_alone() {
         server.flushall().await;
         foreign(&mut connection, key).await;
         let lock = mutex(&session, "a", Options::default());
-        let begin = Instant::now();
+        let begin = Watch::start();
         let waited = lock.acquire_within(5 * SECOND).await.unwrap_err();
         let tried = lock.try_acquire().await.unwrap_err();
-        assert!(begin.elapsed() < SECOND, "{:?}", begin.elapsed());
+        assert!(begin.awake() < SECOND, "{:?}", begin.awake());
         let expected = Some(BackendErrorKind::WrongType);
         assert_eq!(
             (kind_of(&waited), kind_of(&tried)),

@@ -9,7 +9,7 @@ use leasehold_tests::fake::Switch;
 use leasehold_tests::latch::{
     hash_of, keys, keys_left, lasting, latch, listening, waiter, waiting,
 };
-use leasehold_tests::rig::{connections, kill_connections, span};
+use leasehold_tests::rig::{Watch, connections, kill_connections, span};
 use leasehold_tests::scene::{SOON, inboxes, say, session};
 use leasehold_tests::{FaultProxy, Pick, Server, acl, eventually, rounds};
 use redis::AsyncCommands;
@@ -348,7 +348,7 @@ async fn b113_without_the_right_to_run_scripts_the_first_call_says_so() {
     acl::change(&server, "app", "-@scripting").await;
     let session = limited(&server, "app").await;
     let latch = Latch::new(&session, "a", hour()).unwrap();
-    let begin = Instant::now();
+    let begin = Watch::start();
     for outcome in [latch.wait_within(SOON).await, latch.arm(1).await.map(drop)] {
         let error = outcome.unwrap_err();
         assert_eq!(kind_of(&error), BackendErrorKind::NoPermission);
@@ -356,7 +356,7 @@ async fn b113_without_the_right_to_run_scripts_the_first_call_says_so() {
         assert!(source.to_string().contains("evalsha"), "it names the right: {source}");
     }
     // 200 ms each on a quiet machine.
-    assert!(begin.elapsed() < 400 * MS + MACHINE, "{:?}", begin.elapsed());
+    assert!(begin.awake() < 400 * MS + MACHINE, "{:?}", begin.awake());
 }
 
 /// TTL 0 is refused before anything is sent (the bounds themselves: `latch.rs`).
@@ -380,7 +380,7 @@ async fn b124_foreign_data_is_told_and_left_alone() {
     let all = [&keys.latch, &keys.ids];
     for key in all {
         let () = connection.set(&**key, "x").await.unwrap();
-        let begin = Instant::now();
+        let begin = Watch::start();
         assert_eq!(kind_of(&latch.arm(1).await.unwrap_err()), BackendErrorKind::WrongType);
         if *key == keys.latch {
             for outcome in [
@@ -392,7 +392,7 @@ async fn b124_foreign_data_is_told_and_left_alone() {
                 assert_eq!(kind_of(&outcome.unwrap_err()), BackendErrorKind::WrongType);
             }
         }
-        assert!(begin.elapsed() < 200 * MS + MACHINE, "{:?}", begin.elapsed());
+        assert!(begin.awake() < 200 * MS + MACHINE, "{:?}", begin.awake());
         assert_eq!(connection.get::<_, String>(&**key).await.unwrap(), "x");
         let _: u64 = connection.del(&**key).await.unwrap();
     }
@@ -436,15 +436,15 @@ async fn b136_a_wait_ends_in_time_while_redis_is_away() {
     let latch = latch(&session, "a", hour());
     latch.arm(9).await.unwrap();
     let within_bounds = async |state: &str| {
-        let begin = Instant::now();
+        let begin = Watch::start();
         let error = latch.wait_within(500 * MS).await.unwrap_err();
         assert_eq!(kind_of(&error), BackendErrorKind::Unreachable, "{state}: {error:?}");
         let waited = begin.elapsed();
         assert!((500 * MS..800 * MS + MACHINE).contains(&waited), "{state}: {waited:?}");
-        let begin = Instant::now();
+        let begin = Watch::start();
         let error = latch.count_down().await.unwrap_err();
         assert_eq!(kind_of(&error), BackendErrorKind::Unreachable, "{state}: {error:?}");
-        assert!(begin.elapsed() < 800 * MS + MACHINE, "{state}: {:?}", begin.elapsed());
+        assert!(begin.awake() < 800 * MS + MACHINE, "{state}: {:?}", begin.awake());
     };
     server.freeze();
     within_bounds("silent").await;

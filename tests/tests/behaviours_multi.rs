@@ -1,7 +1,7 @@
 //! What other lock libraries got wrong with several locks as one: BEHAVIOURS.md, kind M, and what CONFORMANCE.md found
 //! broken there (W22 a to f).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_fair_lock::FairLock;
 use leasehold_multi_lock::engine::Holdable;
@@ -11,7 +11,7 @@ use leasehold_multi_lock::{
 use leasehold_mutex::{Mutex, Options, ReleaseError, Session};
 use leasehold_rwlock::RwLock;
 use leasehold_semaphore::Semaphore;
-use leasehold_tests::rig::awake;
+use leasehold_tests::rig::{Watch, awake};
 use leasehold_tests::scene::{SOON, Told, impatient, keys, keys_left, mutex, queued, say, session};
 use leasehold_tests::{FaultProxy, Server, acl, eventually};
 use redis::AsyncCommands;
@@ -39,7 +39,7 @@ async fn b95_opposite_orders_and_repeated_names_never_wait_in_a_circle() {
     let server = Server::start();
     let sessions =
         [session(&server.url()).await, session(&server.url()).await, session(&server.url()).await];
-    let begin = Instant::now();
+    let begin = Watch::start();
     let tasks: Vec<_> = ["ab", "ba", "aba"]
         .iter()
         .zip(&sessions)
@@ -61,7 +61,7 @@ async fn b95_opposite_orders_and_repeated_names_never_wait_in_a_circle() {
         task.await.expect("no panic inside");
     }
     println!("1500 rounds in {:?}", begin.elapsed());
-    assert!(begin.elapsed() < 30 * SECOND, "{:?}", begin.elapsed());
+    assert!(begin.awake() < 30 * SECOND, "{:?}", begin.awake());
     for session in &sessions {
         ends_clean(&server, session).await;
     }
@@ -214,13 +214,13 @@ async fn w22d_a_member_that_ran_out_meanwhile_is_not_taken_from_its_next_holder(
     let (a, b) = (mutex(&one, "a", Options::default().fixed(2 * SECOND)), named(&one, "b"));
     let held = named(&two, "b").acquire().await.unwrap();
     let both = MultiLock::of(&a).and(&b);
-    let begin = Instant::now();
+    let begin = Watch::start();
     let waiting = tokio::spawn(async move { both.acquire_within(20 * SECOND).await });
     queued(&server, "b", 1).await;
     let next = named(&two, "a").acquire().await.unwrap();
     let refused = waiting.await.unwrap();
     assert!(matches!(refused, Err(AcquireError::ValidityTooShort { .. })), "{refused:?}");
-    assert!(begin.elapsed() < 10 * SECOND, "it does not wait for the other");
+    assert!(begin.awake() < 10 * SECOND, "it does not wait for the other");
     assert!(next.is_held());
     next.release().await.expect("nobody touched it");
     held.release().await.unwrap();
@@ -322,12 +322,12 @@ async fn a_shutdown_ends_a_take_that_nobody_answers() {
     let mut connection = server.connection().await;
     let taken = async || connection.clone().exists::<_, bool>(&*keys("b").holds).await.unwrap();
     eventually(SOON, "the server has taken them", taken).await;
-    let begin = Instant::now();
+    let begin = Watch::start();
     // Nothing answers: the shutdown itself runs out of time.
     assert!(session.shutdown(200 * MS).await.is_err());
     let refused = waiting.await.unwrap();
     assert!(matches!(refused, Err(AcquireError::Closed)), "{refused:?}");
-    assert!(begin.elapsed() < 5 * SECOND);
+    assert!(begin.awake() < 5 * SECOND);
     let freed = async || !connection.exists::<_, bool>(&*keys("b").holds).await.unwrap();
     eventually(SOON, "they are released all the same", freed).await;
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_mutex::Mutex;
 use leasehold_semaphore::{
@@ -11,7 +11,7 @@ use leasehold_semaphore::{
     Session,
 };
 use leasehold_tests::permits::{WORKERS_LIMIT, idle, keys, seen, semaphore, used, waiter, waiting};
-use leasehold_tests::rig::{awake, dropped_after, kill_connections, moment};
+use leasehold_tests::rig::{Watch, awake, dropped_after, kill_connections, moment};
 use leasehold_tests::scene::{SOON, Told, inboxes, lost, session, why};
 use leasehold_tests::{FaultProxy, Server, Worker, eventually, rounds};
 use redis::AsyncCommands;
@@ -107,14 +107,14 @@ async fn b16_a_loss_is_told_with_its_reason() {
     let server = Server::start();
     let session = session(&server.url()).await;
     let semaphore = semaphore(&session, "a", 3, patient().lease(900 * MS));
-    let told_within = |begun: Instant| assert!(begun.elapsed() < 400 * MS + MACHINE);
+    let told_within = |begun: Watch| assert!(begun.awake() < 400 * MS + MACHINE);
     let (one, two) = (semaphore.acquire().await.unwrap(), semaphore.acquire().await.unwrap());
-    let begun = Instant::now();
+    let begun = Watch::start();
     assert!(semaphore.release_by(&[one.owner().clone()]).await.unwrap().is_clean());
     assert_eq!(one.lost().await, LostReason::Expired);
     told_within(begun);
     assert!(two.is_held(), "the others are not touched");
-    let begun = Instant::now();
+    let begun = Watch::start();
     let _: u64 = server.connection().await.del(&*keys("a").holds).await.unwrap();
     assert_eq!(two.lost().await, LostReason::Expired);
     told_within(begun);
@@ -475,7 +475,7 @@ async fn b136_a_wait_ends_in_time_whatever_the_server_does() {
             proxy.refuse(true);
             proxy.cut();
         }
-        let begun = Instant::now();
+        let begun = Watch::start();
         let error = semaphore.many(2).acquire_within(500 * MS).await.unwrap_err();
         let took = begun.elapsed();
         let AcquireError::Backend(error) = error else { panic!("{error}") };

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_mutex::{AcquireError, Event, Guard, LostReason, Options, Owner, ReleaseError};
-use leasehold_tests::rig::Monitor;
+use leasehold_tests::rig::{Monitor, Watch};
 use leasehold_tests::scene::{
     SOON, entries, hash_of, impatient, keys_left, lost, mutex, session, why,
 };
@@ -164,10 +164,10 @@ async fn b28_an_acquire_that_ran_late_is_never_renewed() {
         let mut connection = server.connection().await;
         let mut pause = redis::cmd("CLIENT");
         pause.arg("PAUSE").arg(3000).arg("WRITE").exec_async(&mut connection).await.unwrap();
-        let paused = Instant::now();
+        let paused = Watch::start();
         let error = lock.try_acquire().await.unwrap_err();
         assert!(matches!(error, AcquireError::Backend(_)), "{error:?}");
-        assert!(paused.elapsed() < 3 * SECOND);
+        assert!(paused.awake() < 3 * SECOND);
         assert_eq!(session.statistics().watched, 0);
         tokio::time::sleep((3 * SECOND).saturating_sub(paused.elapsed())).await;
         // Sooner than a lease of 30 s: somebody ended it.

@@ -1,12 +1,13 @@
 //! BEHAVIOURS.md, kind X: how each end is told, and when. One test a row, named after it.
 
 use std::sync::{Arc, Mutex as Lock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_mutex::{
     AcquireError, AdoptError, BackendErrorKind, ConfigError, Guard, LostReason, Mutex, Options,
     Owner, ReleaseError, Session,
 };
+use leasehold_tests::rig::Watch;
 use leasehold_tests::scene::{SOON, hash_of, impatient, keys, keys_left, mutex, session};
 use leasehold_tests::{FaultProxy, Pick, Server, acl, eventually, rounds};
 use redis::AsyncCommands;
@@ -89,10 +90,10 @@ async fn b130_busy_unreachable_and_refused_are_different_kinds() {
     assert_eq!(kind_of(&refused), Some(BackendErrorKind::NoPermission));
     acl::change(&server, "limited", "+evalsha").await;
     server.kill();
-    let begin = Instant::now();
+    let begin = Watch::start();
     let down = lock.acquire_within(wait).await.unwrap_err();
     assert_eq!(kind_of(&down), Some(BackendErrorKind::Unreachable));
-    assert!(begin.elapsed() >= wait && begin.elapsed() < wait + MACHINE, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() >= wait && begin.awake() < wait + MACHINE, "{:?}", begin.awake());
     drop(guard);
 }
 
@@ -119,7 +120,7 @@ async fn b134_a_wait_that_is_over_is_one_kind_and_a_cancelled_one_nothing() {
     let (session, told) = impatient(&server.url(), 2 * SECOND).await;
     let lock = mutex(&session, "a", Options::default());
     let guard = lock.acquire().await.unwrap();
-    let begin = Instant::now();
+    let begin = Watch::start();
     let error = lock.acquire_within(200 * MS).await.unwrap_err();
     let took = begin.elapsed();
     let AcquireError::TimedOut { waited, position, held_by_this_session, .. } = error else {
@@ -163,35 +164,35 @@ async fn b135_a_hold_given_away_is_ended_elsewhere_once_and_never_made() {
 /// Every verb, with its bound: the wait for those that wait, the response timeout for the others.
 async fn every_verb_ends_in_time(lock: &Mutex, guard: Guard, wait: Duration) {
     let mut spans = Vec::new();
-    let begin = Instant::now();
+    let begin = Watch::start();
     let error = lock.acquire_within(wait).await.expect_err("no server");
     assert_eq!(kind_of(&error), Some(BackendErrorKind::Unreachable), "{error:?}");
     assert!(begin.elapsed() >= wait, "{:?}", begin.elapsed());
     spans.push(("acquire_within", begin.elapsed()));
-    let begin = Instant::now();
+    let begin = Watch::start();
     assert_eq!(
         kind_of(&lock.try_acquire().await.expect_err("no server")),
         Some(BackendErrorKind::Unreachable)
     );
     spans.push(("try_acquire", begin.elapsed()));
-    let begin = Instant::now();
+    let begin = Watch::start();
     assert_eq!(
         lock.is_locked().await.expect_err("no server").kind(),
         BackendErrorKind::Unreachable
     );
     spans.push(("is_locked", begin.elapsed()));
-    let begin = Instant::now();
+    let begin = Watch::start();
     assert!(matches!(lock.adopt(guard.owner()).await, Err(AdoptError::Backend(_))));
     spans.push(("adopt", begin.elapsed()));
-    let begin = Instant::now();
+    let begin = Watch::start();
     assert!(guard.extend(SECOND).await.is_err());
     spans.push(("extend", begin.elapsed()));
     for (verb, took) in spans {
         assert!(took < wait + 300 * MS + MACHINE, "{verb} took {took:?}");
     }
-    let begin = Instant::now();
+    let begin = Watch::start();
     assert!(guard.release().await.is_err());
-    assert!(begin.elapsed() < wait * 2 + 300 * MS + MACHINE, "release took {:?}", begin.elapsed());
+    assert!(begin.awake() < wait * 2 + 300 * MS + MACHINE, "release took {:?}", begin.awake());
 }
 
 async fn no_call_outlasts_its_bound(stop: impl FnOnce(&Server)) {
@@ -202,12 +203,12 @@ async fn no_call_outlasts_its_bound(stop: impl FnOnce(&Server)) {
     let guard = lock.acquire().await.expect("a hold");
     stop(&server);
     every_verb_ends_in_time(&lock, guard, wait).await;
-    let begin = Instant::now();
+    let begin = Watch::start();
     let builder = Session::builder(&server.url()).expect("a URL");
     let builder = builder.connect_timeout(wait).response_timeout(wait);
     let refused = builder.connect().await.expect_err("no server");
     assert!(matches!(refused, ConfigError::Connect(_)), "{refused:?}");
-    assert!(begin.elapsed() < wait * 3 + MACHINE, "connect took {:?}", begin.elapsed());
+    assert!(begin.awake() < wait * 3 + MACHINE, "connect took {:?}", begin.awake());
 }
 
 #[tokio::test]
@@ -230,7 +231,7 @@ async fn b136_a_queued_waiter_is_not_held_up_by_a_silent_server() {
     let waits = tokio::spawn({
         let lock = lock.clone();
         async move {
-            let begin = Instant::now();
+            let begin = Watch::start();
             (lock.acquire_within(SECOND).await.unwrap_err(), begin.elapsed())
         }
     });
@@ -258,9 +259,9 @@ async fn b138_after_a_loss_nothing_is_waited_for() {
         .await;
     assert!(stolen.is_err());
     server.freeze();
-    let begin = Instant::now();
+    let begin = Watch::start();
     assert_eq!(lost(guard.release().await), LostReason::Expired);
-    assert!(begin.elapsed() < 100 * MS, "{:?}", begin.elapsed());
+    assert!(begin.awake() < 100 * MS, "{:?}", begin.awake());
     server.thaw();
 }
 

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_rwlock::{
     AcquireError, BackendError, BackendErrorKind, DowngradeError, LostReason, Options, RwLock,
     Session, UpgradeError,
 };
+use leasehold_tests::rig::Watch;
 use leasehold_tests::rwlock::{hash_of, keys, lock, queued, waiter};
 use leasehold_tests::scene::{SOON, keys_left, say, session};
 use leasehold_tests::{FaultProxy, Pick, Server, Worker, acl, eventually, rounds};
@@ -51,10 +52,10 @@ async fn b87_the_clocks_of_the_clients_do_not_matter() {
     // The lease of the one ends for the others after its length, and not five minutes.
     assert_eq!(fast.ask("read").await, "held");
     fast.kill();
-    let killed = Instant::now();
+    let killed = Watch::start();
     slow.say("write");
     assert_eq!(slow.hear().await, "held");
-    assert!(killed.elapsed() < 2 * SECOND + MACHINE, "{:?}", killed.elapsed());
+    assert!(killed.awake() < 2 * SECOND + MACHINE, "{:?}", killed.awake());
 }
 
 /// How the lock is used when one of its keys is lost.
@@ -93,10 +94,10 @@ async fn loses_a_key(server: &Server, session: &Session, which: usize, used: Use
         let guard = granted.expect("no panic inside").expect("a waiter is served");
         drop(guard.release().await);
     }
-    let (bound, begin) = (2 * SECOND, Instant::now());
+    let (bound, begin) = (2 * SECOND, Watch::start());
     let writing = lock.write().acquire_within(bound + SECOND).await;
     let writing = writing.unwrap_or_else(|error| panic!("{name}: {error:?}"));
-    assert!(begin.elapsed() < bound + MACHINE, "{name}: {:?}", begin.elapsed());
+    assert!(begin.awake() < bound + MACHINE, "{name}: {:?}", begin.awake());
     // I5 even then: tokens follow the server's clock.
     assert!(writing.fencing_token() > token, "{name}");
     assert!(lock.read().try_acquire().await.expect("an answer").is_none(), "{name}");

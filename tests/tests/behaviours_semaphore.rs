@@ -1,11 +1,11 @@
 //! Rows of BEHAVIOURS.md of the kind S: what a semaphore counts; and of those that look at it from outside. Rows of the
 //! general kinds: `behaviours_permits.rs`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_semaphore::{LostReason, Options, Session};
 use leasehold_tests::permits::{WORKERS_LIMIT, idle, keys, seen, semaphore, waiter, waiting};
-use leasehold_tests::rig::awake;
+use leasehold_tests::rig::{Watch, awake};
 use leasehold_tests::scene::{SOON, server_ms, session};
 use leasehold_tests::{Server, Worker, eventually};
 use redis::AsyncCommands;
@@ -245,10 +245,10 @@ async fn loses_a_key(server: &Server, session: &Session, which: usize, held: boo
         let next = tokio::time::timeout(bound, next).await.expect("in time").expect("no panic");
         next.release().await.expect("still held");
     }
-    let begun = Instant::now();
+    let begun = Watch::start();
     let all =
         semaphore.many(2).acquire_within(bound).await.unwrap_or_else(|e| panic!("{name}: {e}"));
-    assert!(begun.elapsed() < bound, "{name}");
+    assert!(begun.awake() < bound, "{name}");
     assert!(semaphore.try_acquire().await.expect("an answer").is_none(), "{name}: I14");
     assert_eq!(seen(&semaphore).await, (2, 2, 0), "{name}");
     all.release().await.expect("still held");

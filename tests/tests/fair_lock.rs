@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_fair_lock::{AcquireError, FairLock, LostReason, Options, Position};
 use leasehold_tests::fair::{keys, lock, queued, waiter, watched_waiter};
+use leasehold_tests::rig::Watch;
 use leasehold_tests::scene::{SOON, Told, keys_left, lost, mutex, session, why};
 use leasehold_tests::{Server, eventually};
 use redis::AsyncCommands;
@@ -85,9 +86,9 @@ async fn a_position_is_told_while_others_leave_and_until_the_grant() {
     let (mine, mut position) = watched_waiter(&lock, 3).await;
     assert_eq!(position.next().await, Some(2), "told by the answer to the acquire");
     impatient.abort();
-    let asked = Instant::now();
+    let asked = Watch::start();
     assert_eq!((position.next().await, position.now()), (Some(1), Some(1)));
-    assert!(asked.elapsed() < SECOND + MACHINE, "one check: {:?}", asked.elapsed());
+    assert!(asked.awake() < SECOND + MACHINE, "one check: {:?}", asked.awake());
     guard.release().await.unwrap();
     let (next, _) = first.await.unwrap();
     let told = position.next().await;
@@ -203,10 +204,10 @@ async fn an_operator_cancels_one_waiter_and_the_order_of_the_others_stays() {
     let last = waiter(&lock, 3).await;
     let listed = operator.queue().await.unwrap().waiters;
     assert!(operator.cancel(&listed[1]).await.unwrap());
-    let began = Instant::now();
+    let began = Watch::start();
     let error = error_of(cancelled).await;
     assert!(matches!(error, AcquireError::Cancelled), "{error:?}");
-    assert!(began.elapsed() < MACHINE, "by the message: {:?}", began.elapsed());
+    assert!(began.awake() < MACHINE, "by the message: {:?}", began.awake());
     assert_eq!(operator.queue_length().await.unwrap(), 2);
     // Nothing brings it back: two checks of its process pass.
     let checks = jobs.statistics().checks;
@@ -275,10 +276,10 @@ async fn a_full_queue_refuses_at_once_and_says_when_to_come_back() {
     let lock = lock(&session, "a", patient().lease(20 * SECOND).max_waiters(2));
     let guard = lock.acquire().await.unwrap();
     let (first, second) = (waiter(&lock, 1).await, waiter(&lock, 2).await);
-    let began = Instant::now();
+    let began = Watch::start();
     let error = lock.acquire().await.unwrap_err();
     let AcquireError::Saturated { retry_after, .. } = error else { panic!("{error:?}") };
-    assert!(began.elapsed() < MACHINE, "{:?}", began.elapsed());
+    assert!(began.awake() < MACHINE, "{:?}", began.awake());
     assert!((10 * SECOND..=20 * SECOND).contains(&retry_after), "{retry_after:?}");
     assert_eq!(lock.queue_length().await.unwrap(), 2);
     guard.release().await.unwrap();

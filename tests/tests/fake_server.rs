@@ -2,7 +2,7 @@
 //! often. The fake server refuses without running anything.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_mutex::{
     AcquireError, BackendErrorKind, Event, ExtendError, LostReason, Mutex, Options, ReleaseError,
@@ -10,6 +10,7 @@ use leasehold_mutex::{
 };
 use leasehold_tests::eventually;
 use leasehold_tests::fake::{Asked, FakeServer, queued};
+use leasehold_tests::rig::Watch;
 use leasehold_tests::scene::{SOON, Told, mutex, session};
 
 const MS: Duration = Duration::from_millis(1);
@@ -82,11 +83,11 @@ async fn what_passes_is_told_as_the_servers_answer_when_it_lasts_longer_than_the
     for error in PASSING {
         let server = refusing("acquire", error, usize::MAX);
         let (session, lock) = lock_on(&server).await;
-        let begin = Instant::now();
+        let begin = Watch::start();
         let told = lock.acquire_within(300 * MS).await.unwrap_err();
         assert_eq!(kind_of(&told), BackendErrorKind::Server, "{error}");
-        let took = begin.elapsed();
-        assert!(took >= 300 * MS && took < 300 * MS + MACHINE, "{error}: {took:?}");
+        let (took, awake) = (begin.elapsed(), begin.awake());
+        assert!(took >= 300 * MS && awake < 300 * MS + MACHINE, "{error}: {took:?}");
         assert_eq!(session.statistics().tracked, 0, "it surely did not run: nothing to end");
     }
 }
@@ -139,10 +140,10 @@ async fn what_does_not_pass_is_told_at_once() {
     for (error, kind) in LASTING {
         let server = refusing("acquire", error, usize::MAX);
         let (session, lock) = lock_on(&server).await;
-        let begin = Instant::now();
+        let begin = Watch::start();
         assert_eq!(kind_of(&lock.acquire_within(5 * SECOND).await.unwrap_err()), kind, "{error}");
         assert_eq!(kind_of(&lock.try_acquire().await.unwrap_err()), kind, "{error}");
-        assert!(begin.elapsed() < MACHINE, "{error}: {:?}", begin.elapsed());
+        assert!(begin.awake() < MACHINE, "{error}: {:?}", begin.awake());
         assert_eq!(server.asked("acquire").len(), 2, "{error}: not tried again");
         assert_eq!(session.statistics().tracked, 0);
     }
@@ -174,11 +175,11 @@ async fn a_replica_is_asked_once_more_over_a_new_connection() {
     lock.acquire().await.unwrap().release().await.unwrap();
     let server = refusing("acquire", error, usize::MAX);
     let (_session, lock) = lock_on(&server).await;
-    let begin = Instant::now();
+    let begin = Watch::start();
     let told = lock.acquire_within(5 * SECOND).await.unwrap_err();
     assert_eq!(kind_of(&told), BackendErrorKind::ReadOnly);
     assert_eq!(server.asked("acquire").len(), 2);
-    assert!(begin.elapsed() < MACHINE, "{:?}", begin.elapsed());
+    assert!(begin.awake() < MACHINE, "{:?}", begin.awake());
 }
 
 /// What a script met in its midst may have done half its work: the thread ends it.
@@ -226,9 +227,9 @@ async fn renewals_back_off_and_the_hold_ends_as_unreachable() {
     let session = builder.connect().await.unwrap();
     let lock = mutex(&session, "a", Options::default().lease(3 * SECOND));
     let guard = lock.acquire().await.unwrap();
-    let begin = Instant::now();
+    let begin = Watch::start();
     assert_eq!(guard.lost().await, LostReason::Unreachable);
-    assert!(begin.elapsed() <= 3 * SECOND + MACHINE, "{:?}", begin.elapsed());
+    assert!(begin.awake() <= 3 * SECOND + MACHINE, "{:?}", begin.awake());
     assert!(server.asked("renew").len() >= 4, "{}", server.asked("renew").len());
     assert!(server.most_within("renew", SECOND) <= MOST_A_SECOND);
     assert_eq!(told.count(|event| matches!(event, Event::Lost { .. })), 1, "{:?}", told.all());

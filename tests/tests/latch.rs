@@ -7,6 +7,7 @@ use leasehold_latch::{
 };
 use leasehold_mutex::Options;
 use leasehold_tests::latch::{keys, keys_left, lasting, latch, listening, waiter, waiting};
+use leasehold_tests::rig::Watch;
 use leasehold_tests::scene::{SOON, mutex, session};
 use leasehold_tests::{FaultProxy, Server, eventually};
 use redis::AsyncCommands;
@@ -48,9 +49,9 @@ async fn c97_an_open_latch_stays_open_and_at_zero() {
     assert_eq!(latch.count_down().await.unwrap(), 1);
     assert_eq!(latch.count_down().await.unwrap(), 0);
     for _ in 0..3 {
-        let begin = Instant::now();
+        let begin = Watch::start();
         latch.wait().await.unwrap();
-        assert!(begin.elapsed() < SECOND, "{:?}", begin.elapsed());
+        assert!(begin.awake() < SECOND, "{:?}", begin.awake());
         latch.wait_within(Duration::ZERO).await.unwrap();
         assert_eq!(latch.count_down().await.unwrap(), 0);
         assert_eq!(latch.count().await.unwrap(), 0);
@@ -70,14 +71,14 @@ async fn c98_a_latch_that_was_never_armed_says_so() {
         assert!(error.to_string().contains("the latch a is not armed"), "{error}");
         assert!(matches!(error, LatchError::NotArmed { .. }), "{error:?}");
     };
-    let begin = Instant::now();
+    let begin = Watch::start();
     not_armed(latch.wait().await.unwrap_err());
     not_armed(latch.wait_within(Duration::ZERO).await.unwrap_err());
     not_armed(latch.count_down().await.unwrap_err());
     not_armed(latch.count_down_as("x").await.unwrap_err());
     not_armed(latch.count().await.unwrap_err());
     assert!(!latch.reset().await.unwrap());
-    assert!(begin.elapsed() < 2 * SECOND, "each is told at once: {:?}", begin.elapsed());
+    assert!(begin.awake() < 2 * SECOND, "each is told at once: {:?}", begin.awake());
     assert_eq!(server.dbsize().await, 0);
 }
 
@@ -196,7 +197,7 @@ async fn waiting_ends_in_time_and_leaves_nothing() {
     let session = lasting(&server.url()).await;
     let latch = latch(&session, "a", hour().max_wait(200 * MS));
     latch.arm(1).await.unwrap();
-    let begin = Instant::now();
+    let begin = Watch::start();
     let error = latch.wait().await.unwrap_err();
     assert!((200 * MS..SECOND).contains(&begin.elapsed()), "{:?}", begin.elapsed());
     assert!(
@@ -269,13 +270,13 @@ async fn shutdown_ends_waiting_and_leaves_nothing() {
     assert!(matches!(ends.await.unwrap().0, Err(LatchError::Closed)));
     let listening: u64 = server.connection().await.zcard(&*keys("a").waiters).await.unwrap();
     assert_eq!(listening, 1, "I20: the other session's");
-    let begin = Instant::now();
+    let begin = Watch::start();
     assert!(matches!(first.wait().await, Err(LatchError::Closed)));
     assert!(matches!(first.arm(1).await, Err(LatchError::Closed)));
     assert!(matches!(first.count_down().await, Err(LatchError::Closed)));
     assert!(matches!(first.count().await, Err(LatchError::Closed)));
     assert!(matches!(first.reset().await, Err(LatchError::Closed)));
-    assert!(begin.elapsed() < SECOND);
+    assert!(begin.awake() < SECOND);
     second.count_down().await.unwrap();
     stays.await.unwrap().0.unwrap();
 }

@@ -1,6 +1,6 @@
 //! Several locks as one, on real servers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_fair_lock::FairLock;
 use leasehold_multi_lock::engine::Holdable;
@@ -8,6 +8,7 @@ use leasehold_multi_lock::{AcquireError, ConfigError, Event, MultiGuard, MultiLo
 use leasehold_mutex::{LostReason, Mutex, Name, Options, Owner, ReleaseError, Session};
 use leasehold_rwlock::RwLock;
 use leasehold_semaphore::Semaphore;
+use leasehold_tests::rig::Watch;
 use leasehold_tests::scene::{SOON, Told, entries, keys_left, mutex, queued, say, session};
 use leasehold_tests::{Server, Worker, eventually};
 
@@ -76,9 +77,9 @@ async fn a_wait_that_is_over_leaves_nothing_and_names_the_member() {
     let session = session(&server.url()).await;
     let (a, b) = (named(&session, "a"), named(&session, "b"));
     let held = b.acquire().await.unwrap();
-    let began = Instant::now();
+    let began = Watch::start();
     let refused = MultiLock::of(&a).and(&b).acquire_within(SECOND / 2).await;
-    assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
+    assert!(began.awake() < 5 * SECOND, "{:?}", began.awake());
     match refused {
         Err(AcquireError::TimedOut { name, waited, .. }) => {
             assert_eq!(name, Name::new("b"));
@@ -286,7 +287,7 @@ async fn c103_three_locks_are_held_for_the_whole_and_free_after_the_release() {
 #[tokio::test]
 async fn c104_of_ten_tasks_that_do_not_wait_exactly_one_wins() {
     let server = Server::start();
-    let begin = Instant::now();
+    let begin = Watch::start();
     let mut tasks = Vec::new();
     for _ in 0..10 {
         let session = session(&server.url()).await;
@@ -360,7 +361,7 @@ async fn c107_a_group_is_entered_again_and_follows_its_leases() {
     second.release().await.unwrap();
     assert_eq!(counts().await, [1, 1]);
     assert!(MultiLock::all(&theirs).try_acquire().await.unwrap().is_none());
-    let begin = Instant::now();
+    let begin = Watch::start();
     let stranger = MultiLock::all(&theirs).acquire_within(20 * SECOND).await.unwrap();
     assert!(begin.elapsed() > SECOND && !first.is_held());
     assert!(mine[0].force_release().await.unwrap().is_some());
@@ -424,7 +425,7 @@ async fn round_trips_of_each_form() {
 async fn opposite_orders_of_many_processes_never_wait_in_a_circle() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_several_worker");
-    let begin = Instant::now();
+    let begin = Watch::start();
     let mut workers = Vec::new();
     for names in ["a,b,c", "c,b,a", "b,a,c", "c,a,b"] {
         workers.push(Worker::start(program, &server.url(), names, 10 * SECOND).await);
@@ -436,7 +437,7 @@ async fn opposite_orders_of_many_processes_never_wait_in_a_circle() {
         assert_eq!(worker.hear().await, "done");
     }
     println!("4 processes, 100 rounds each, in {:?}", begin.elapsed());
-    assert!(begin.elapsed() < 30 * SECOND, "{:?}", begin.elapsed());
+    assert!(begin.awake() < 30 * SECOND, "{:?}", begin.awake());
     // One that dies while it holds all is followed when its leases are over.
     let mut dying = Worker::start(program, &server.url(), "a,b,c", SECOND).await;
     assert!(dying.ask("acquire").await.starts_with("held "));

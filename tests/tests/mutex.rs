@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use leasehold_mutex::{
     AcquireError, AdoptError, LostReason, Mutex, Options, Owner, ReleaseError, Session,
 };
+use leasehold_tests::rig::Watch;
 use leasehold_tests::{Server, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -48,10 +49,10 @@ async fn a_second_one_is_busy_and_is_granted_by_release() {
     eventually(SECOND, "the waiter queues", async || first.queue().await.unwrap().length == 1)
         .await;
     let token = guard.fencing_token();
-    let released = Instant::now();
+    let released = Watch::start();
     guard.release().await.unwrap();
     let next = waiting.await.unwrap().unwrap();
-    assert!(released.elapsed() < SECOND / 4, "handed over in {:?}", released.elapsed());
+    assert!(released.awake() < SECOND / 4, "handed over in {:?}", released.awake());
     assert!(next.fencing_token() > token);
     assert_eq!(two.statistics().pushed_grants, 1);
     next.release().await.unwrap();
@@ -232,10 +233,10 @@ async fn a_release_by_force_passes_over_any_number_of_dead_waiters() {
         pipeline.zadd("lh1:mutex:{a}:queue", member, number).ignore();
     }
     let () = pipeline.query_async(&mut server.connection().await).await.unwrap();
-    let began = Instant::now();
+    let began = Watch::start();
     assert!(lock.force_release().await.unwrap().is_some());
     let next = waiting.await.unwrap().unwrap();
-    assert!(began.elapsed() < SECOND / 2, "by the push and not by a check: {:?}", began.elapsed());
+    assert!(began.awake() < SECOND / 2, "by the push and not by a check: {:?}", began.awake());
     next.release().await.unwrap();
     drop(guard);
 }

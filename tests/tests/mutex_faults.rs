@@ -2,11 +2,12 @@
 //! that end, keys that vanish.
 
 use std::future::pending;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_mutex::{
     Event, ExtendError, Guard, LostReason, Mutex, Options, ReleaseError, Session,
 };
+use leasehold_tests::rig::Watch;
 use leasehold_tests::scene::{
     SOON, Told, entries, hash_of, impatient, keys, keys_left, mutex, session,
 };
@@ -71,11 +72,11 @@ async fn a_hole_that_lasts_ends_the_hold_and_says_why() {
     let proxy = FaultProxy::to(&server);
     let (session, told) = impatient(proxy.url(), 2 * SECOND).await;
     let guard = mutex(&session, "a", Options::default().lease(SECOND)).acquire().await.unwrap();
-    let begin = Instant::now();
+    let begin = Watch::start();
     proxy.black_hole(true);
     assert_eq!(guard.lost().await, LostReason::Unreachable);
     // I2: before the server ends it, which is a lease after the last renewal that was answered.
-    assert!(begin.elapsed() <= SECOND, "{:?}", begin.elapsed());
+    assert!(begin.awake() <= SECOND, "{:?}", begin.awake());
     assert!(!guard.is_held() && !failures(&told).is_empty());
     eventually(SOON, "it is told", async || told.count(lost) == 1).await;
     assert!(matches!(guard.release().await, Err(ReleaseError::Lost(_))));
@@ -83,12 +84,12 @@ async fn a_hole_that_lasts_ends_the_hold_and_says_why() {
 
 /// What is left when a section ends by force: nothing under the watchdog, nothing on the server.
 async fn leaves_nothing(server: &Server, session: &Session) {
-    let begin = Instant::now();
+    let begin = Watch::start();
     assert_eq!(session.statistics().watched, 0, "I3: disarmed before anything is sent");
     let free = async || keys_left(server).await.is_empty() && session.statistics().tracked == 0;
     eventually(SOON, "it is released", free).await;
     // B36: 500 ms, far below the lease of 30 s; doubled for a machine that builds.
-    assert!(begin.elapsed() < SECOND, "{:?}", begin.elapsed());
+    assert!(begin.awake() < SECOND, "{:?}", begin.awake());
 }
 
 #[tokio::test]
@@ -203,10 +204,10 @@ async fn b13_a_renewal_never_creates_what_has_ended() {
             let deleted: u64 = connection.del(&*keys("a").holds).await.unwrap();
             assert_eq!(deleted, 1);
         }
-        let begin = Instant::now();
+        let begin = Watch::start();
         assert_eq!(guard.lost().await, LostReason::Expired);
         // Within a renewal's pause (300 ms), and so before the local deadline; + 250 ms.
-        assert!(begin.elapsed() < 550 * MS, "{:?}", begin.elapsed());
+        assert!(begin.awake() < 550 * MS, "{:?}", begin.awake());
         assert!(!guard.is_held());
         let renewals = session.statistics().renewals;
         tokio::time::sleep(900 * MS).await;

@@ -1,11 +1,12 @@
 //! Lost replies: the command ran, and its sender does not know. Nothing counts twice, no verdict is
 //! a guess, and nothing stays beyond its lease (I6, I7, I9).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_mutex::{
     AcquireError, Event, ExtendError, Guard, LostReason, Mutex, Options, ReleaseError, Session,
 };
+use leasehold_tests::rig::Watch;
 use leasehold_tests::scene::{
     SOON, Told, entries, hash_of, impatient, keys, keys_left, mutex, queued, session,
 };
@@ -257,11 +258,11 @@ async fn an_extension_whose_reply_is_lost_is_repeated_or_unknown() {
 async fn an_acquire_that_gives_up_without_an_answer_leaves_no_ghost() {
     let scene = Scene::new(Options::default()).await;
     scene.lose("acquire", Loss::Silence);
-    let begin = Instant::now();
+    let begin = Watch::start();
     let error = scene.lock.acquire_within(RESPONSE).await.unwrap_err();
     assert!(matches!(error, AcquireError::Backend(_)), "{error:?}");
     scene.ends_clean().await;
-    assert!(begin.elapsed() < 5 * SECOND, "{:?}", begin.elapsed());
+    assert!(begin.awake() < 5 * SECOND, "{:?}", begin.awake());
     // One silent call does not condemn a connection; another session has a link of its own.
     let other = session(&scene.server.url()).await;
     let guard = mutex(&other, "a", Options::default()).try_acquire().await.unwrap();
@@ -275,7 +276,7 @@ async fn without_any_answer_a_ghost_ends_with_its_lease() {
     let scene = Scene::new(Options::default().lease(lease)).await;
     // It runs and is not answered; and all that would undo it is swallowed.
     scene.proxy.drop_replies(Pick::all());
-    let begin = Instant::now();
+    let begin = Watch::start();
     let lock = scene.lock.clone();
     let acquire = tokio::spawn(async move { lock.acquire_within(RESPONSE).await });
     eventually(SOON, "it runs", async || scene.entries().await == 1).await;
@@ -300,9 +301,9 @@ async fn b39_a_cancelled_acquire_is_undone_when_the_server_goes_on() {
     assert!(cancelled.is_err());
     tokio::time::sleep(RESPONSE * 2).await;
     scene.server.thaw();
-    let thawed = Instant::now();
+    let thawed = Watch::start();
     scene.ends_clean().await;
-    assert!(thawed.elapsed() < SECOND, "{:?}", thawed.elapsed());
+    assert!(thawed.awake() < SECOND, "{:?}", thawed.awake());
     let guard: Guard = scene.lock.try_acquire().await.unwrap().expect("free");
     guard.release().await.unwrap();
 }

@@ -7,7 +7,7 @@ use leasehold_rwlock::{
     AcquireError, BackendErrorKind, LostReason, Options, ReleaseError, RwLock, Session,
     UpgradeError,
 };
-use leasehold_tests::rig::{dropped_after, moment};
+use leasehold_tests::rig::{Watch, dropped_after, moment};
 use leasehold_tests::rwlock::{hash_of, keys, lock, queued, waiter};
 use leasehold_tests::scene::{SOON, impatient, keys_left, lost, say, session};
 use leasehold_tests::{FaultProxy, Pick, Server, eventually, rounds};
@@ -142,18 +142,18 @@ async fn exchange_that_is_never_answered_ends_with_its_lease() {
     let (ours, theirs) = (lock(&far, "a", brief.clone()), lock(&near, "a", brief));
     exchanged_before(&ours).await;
     let reading = ours.read().acquire().await.unwrap();
-    let began = Instant::now();
+    let began = Watch::start();
     proxy.drop_replies(Pick::all().containing(hash_of("exchange")));
     let Err(UpgradeError::Lost(loss)) = ours.try_upgrade(reading).await else {
         panic!("nobody answers")
     };
     assert_eq!(loss.reason, LostReason::Unreachable);
-    assert!(began.elapsed() <= SECOND + MACHINE, "{:?}", began.elapsed());
+    assert!(began.awake() <= SECOND + MACHINE, "{:?}", began.awake());
     proxy.drop_replies(Pick::none());
     eventually(SOON, "it is told", async || told.count(lost) == 1).await;
     // The upgrade took place, and nobody renews it.
     let writing = theirs.write().acquire_within(SOON).await.unwrap();
-    assert!(began.elapsed() < 3 * SECOND + MACHINE, "{:?}", began.elapsed());
+    assert!(began.awake() < 3 * SECOND + MACHINE, "{:?}", began.awake());
     writing.release().await.unwrap();
 }
 
@@ -282,7 +282,7 @@ async fn foreign_keys_are_told_and_left_alone() {
             server.flushall().await;
             let held = if busy { lock.write().try_acquire().await.unwrap() } else { None };
             redis::pipe().del(&**key).rpush(&**key, "x").exec_async(&mut connection).await.unwrap();
-            let began = Instant::now();
+            let began = Watch::start();
             let read = kind(lock.read().acquire_within(50 * MS).await.map(drop));
             let write = kind(lock.write().try_acquire().await.map(drop));
             let name = key.escape_ascii().to_string();
@@ -291,7 +291,7 @@ async fn foreign_keys_are_told_and_left_alone() {
                 assert_eq!(outcome, BackendErrorKind::WrongType, "{name}");
             }
             assert!(busy || read.is_some() || name.ends_with("timeout"), "{name}: unnoticed");
-            assert!(began.elapsed() < SECOND, "{name}: {:?}", began.elapsed());
+            assert!(began.awake() < SECOND, "{name}: {:?}", began.awake());
             let foreign: Vec<String> = connection.lrange(&**key, 0, -1).await.unwrap();
             assert_eq!(foreign, ["x"], "{name}");
             let ttl: i64 = connection.pttl(&**key).await.unwrap();

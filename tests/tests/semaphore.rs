@@ -7,6 +7,7 @@ use leasehold_semaphore::{
     Owner, ReleaseError, Semaphore, Session, SplitError,
 };
 use leasehold_tests::permits::{seen, waiter, waiting};
+use leasehold_tests::rig::Watch;
 use leasehold_tests::scene::{SOON, Told, session};
 use leasehold_tests::{Server, eventually};
 
@@ -50,10 +51,10 @@ async fn waiters_are_granted_by_release_and_nobody_light_passes_a_heavy_one() {
     first.release().await.unwrap();
     assert_eq!(seen(&here).await, (3, 1, 2), "two are free, and nobody passes");
     assert!(here.try_acquire().await.unwrap().is_none(), "nor does a newcomer");
-    let released = Instant::now();
+    let released = Watch::start();
     second.release().await.unwrap();
     let heavy = heavy.await.unwrap();
-    assert!(released.elapsed() < SECOND / 2, "handed over in {:?}", released.elapsed());
+    assert!(released.awake() < SECOND / 2, "handed over in {:?}", released.awake());
     assert_eq!(seen(&here).await, (3, 3, 1));
     heavy.release().await.unwrap();
     light.await.unwrap().release().await.unwrap();
@@ -66,10 +67,10 @@ async fn raising_the_limit_grants_at_once_and_lowering_it_revokes_nothing() {
     let semaphore = semaphore(&session, 1, Options::default());
     let first = semaphore.acquire().await.unwrap();
     let (second, third) = (waiter(&semaphore, 1, 1).await, waiter(&semaphore, 1, 2).await);
-    let raised = Instant::now();
+    let raised = Watch::start();
     semaphore.set_limit(3).await.unwrap();
     let (second, third) = (second.await.unwrap(), third.await.unwrap());
-    assert!(raised.elapsed() < SECOND / 2, "woken after {:?}", raised.elapsed());
+    assert!(raised.awake() < SECOND / 2, "woken after {:?}", raised.awake());
     semaphore.set_limit(1).await.unwrap();
     assert_eq!(seen(&semaphore).await, (1, 3, 0));
     assert_eq!(semaphore.available().await.unwrap(), 0);
@@ -97,12 +98,12 @@ async fn more_than_the_limit_is_refused_at_once_and_in_the_queue() {
     let (head, behind) = (refused(3), refused(2));
     waiting(&semaphore, 2).await;
     let last = waiter(&semaphore, 1, 3).await;
-    let lowered = Instant::now();
+    let lowered = Watch::start();
     semaphore.set_limit(1).await.unwrap();
     for refused in [head, behind] {
         assert!(matches!(refused.await.unwrap(), Err(AcquireError::NeverFits)));
     }
-    assert!(lowered.elapsed() < 3 * SECOND, "told after {:?}", lowered.elapsed());
+    assert!(lowered.awake() < 3 * SECOND, "told after {:?}", lowered.awake());
     held.release().await.unwrap();
     last.await.unwrap().release().await.unwrap();
 }

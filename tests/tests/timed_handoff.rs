@@ -204,6 +204,10 @@ fn measure(url: &str, client: &Client, pace: Pace) -> (Duration, Duration) {
     (p50(&locks), p50(&ring))
 }
 
+/// On loopback it is the machine's threads that cost: of the same build on two cores, one machine says 2.6 to 3.4 and
+/// another 4.5 to 4.7. A hand-off by a check instead of a push would be a hundred times the message and more.
+const LOOPBACK: f64 = 8.0;
+
 /// A bad stretch of the machine spoils a whole measurement; what is slow by itself is slow each time.
 const MEASUREMENTS: usize = 3;
 
@@ -228,7 +232,7 @@ fn judge(link: &str, url: &str, client: &Client, target: f64, bound: f64) {
 fn a_hand_off_costs_little_more_than_a_message_on_loopback() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime.block_on(async { Server::start() });
-    judge("loopback", &server.url(), &server.client(), 1.7, 4.0);
+    judge("loopback", &server.url(), &server.client(), 1.7, LOOPBACK);
 }
 
 #[test]
