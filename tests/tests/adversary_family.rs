@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use leasehold_lua::{Acquisition, Call, Keys, Mode, ObjectName, Settings, Terms, rwlock};
 use leasehold_rwlock::{RwLock, UpgradeError};
-use leasehold_semaphore::{AdoptError, Event, LostReason, MergeError, Options, Semaphore, Session};
-use leasehold_tests::scene::{SOON, Told, session};
+use leasehold_semaphore::{
+    AdoptError, AnyGuard, Event, LostReason, MergeError, Options, Semaphore, Session,
+};
+use leasehold_tests::rig::{Watch, kill_connections};
+use leasehold_tests::scene::{SOON, Told, inboxes, mutex, session};
 use leasehold_tests::{FaultProxy, Server, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -381,4 +384,52 @@ async fn changes_do_not_put_the_renewal_off() {
     let (parts, sides) = tokio::join!(parts, sides);
     // Due with two thirds left.
     assert!(parts > lease / 3 && sides > lease / 3, "{parts:?}, {sides:?}");
+}
+
+/// One hold of all there is.
+async fn whole(kind: &str, session: &Session) -> AnyGuard {
+    match kind {
+        "mutex" => mutex(session, "m", Options::default()).acquire().await.unwrap().into_any(),
+        "write" => lock(session, "w").write().acquire().await.unwrap().into_any(),
+        _ => {
+            let permits = semaphore(session, Options::default());
+            permits.many(3).acquire().await.unwrap().into_any()
+        }
+    }
+}
+
+// Whoever lets go finds nobody at an inbox that is down. Where nobody else waits, the next check finds it free; but beside
+// others it never is.
+#[tokio::test(flavor = "multi_thread")]
+async fn session_without_an_inbox_is_served_beside_others_that_wait() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(&server);
+    let (near, (far, _)) = (session(&server.url()).await, far(&proxy).await);
+    proxy.refuse(true);
+    kill_connections(&server, "pubsub").await;
+    eventually(SOON, "the other is back", async || inboxes(&server).await == 1).await;
+    for kind in ["mutex", "write", "permits"] {
+        let others = [near.clone(), near.clone(), near.clone()].map(|near| {
+            tokio::spawn(async move {
+                loop {
+                    let guard = whole(kind, &near).await;
+                    tokio::time::sleep(5 * MS).await;
+                    guard.release().await.unwrap();
+                }
+            })
+        });
+        tokio::time::sleep(100 * MS).await;
+        let begun = Watch::start();
+        for _ in 0..3 {
+            whole(kind, &far).await.release().await.unwrap();
+        }
+        println!("{kind}: three holds after {:?}", begun.awake());
+        assert!(begun.awake() < 6 * SECOND, "{kind}: {:?}", begun.awake());
+        for other in others {
+            assert!(!other.is_finished(), "the control: the others go on");
+            other.abort();
+        }
+    }
+    assert_eq!(inboxes(&server).await, 1, "the control: it has not come back");
+    assert_eq!(far.statistics().pushed_grants, 0, "the control: no message reached it");
 }

@@ -81,7 +81,7 @@ fn all_calls(waiters: usize) -> Vec<(&'static str, Call)> {
         |mode| verbs.acquire(&keys, &none, acquisition(b"n|60000|w|inbox", "n"), mode, TERMS);
     let check = |count: usize| {
         let ids: Vec<_> = (0..count).map(middle).collect();
-        verbs.check(&keys, &none, ids.iter().map(|id| (acquisition(id, "o"), 1)), TERMS)
+        verbs.check(&keys, &none, ids.iter().map(|id| (acquisition(id, "o"), 1)), false, TERMS)
     };
     vec![
         ("try", newcomer(Mode::Try)),

@@ -218,7 +218,7 @@ fn all_calls() -> Vec<(&'static str, Call)> {
         ("try to write", try_write),
         ("queue as a writer", read(b"w|600000|w|inbox", "w")),
         ("queue behind it", read(b"q|600000|r|inbox", "q")),
-        ("check", verbs.check(&keys, &none, check.into_iter(), TERMS)),
+        ("check", verbs.check(&keys, &none, check.into_iter(), false, TERMS)),
         ("release while one waits", release(2)),
         ("leave", verbs.release(&keys, b"q|600000|r|inbox", false, 0, TERMS)),
         ("list 5", rwlock::inspect(&keys, 5)),

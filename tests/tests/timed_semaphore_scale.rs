@@ -100,7 +100,7 @@ fn all_calls(waiters: usize) -> Vec<(&'static str, Call)> {
             newcomer(b"n|60000|2|inbox", "n", wait(Some(waiters.try_into().expect("few")))),
         ),
         ("resend", newcomer(b"n|60000|2|inbox", "n", wait(None))),
-        ("check", verbs.check(&keys, &limit, [(acquisition(&middle, "o"), 1)], TERMS)),
+        ("check", verbs.check(&keys, &limit, [(acquisition(&middle, "o"), 1)], false, TERMS)),
         ("split", semaphore::split(&keys, b"n|60000|2|inbox", part)),
         ("merge", semaphore::merge(&keys, b"n|60000|2|inbox", part.id)),
         ("renew", verbs.renew(&keys, b"n|60000|2|inbox", 70_000)),

@@ -61,15 +61,22 @@ impl Verbs {
         Call { script: self.acquire, keys: (self.keys)(keys), args }
     }
 
-    /// Asks for all waiting acquisitions of a process on one name, each with its ticket (0 = to the tail).
+    /// Asks for all waiting acquisitions of a process on one name, each with its ticket (0 = to the tail). `deaf`: messages
+    /// do not reach the process, so it is granted without one for the next `check_ms`, and has to ask again before.
     pub fn check<'a>(
         &self,
         keys: &Keys,
         settings: &Settings,
         waiting: impl IntoIterator<Item = (Acquisition<'a>, u64)>,
+        deaf: bool,
         terms: Terms,
     ) -> Call {
-        let mut args = vec![number(terms.wait_ms), number(terms.check_ms), number(terms.grant_ms)];
+        let mut args = vec![
+            number(terms.wait_ms),
+            number(terms.check_ms),
+            number(terms.grant_ms),
+            number(deaf.into()),
+        ];
         self.fence(terms, &mut args);
         args.extend_from_slice(&settings.check);
         for (acquisition, ticket) in waiting {

@@ -57,7 +57,7 @@ fn calls_of(verbs: &Verbs, keys: &Keys, settings: &Settings) -> Vec<Call> {
     let wait = Mode::Wait { max_waiters: Some(1) };
     vec![
         verbs.acquire(keys, settings, ONE, wait, TERMS),
-        verbs.check(keys, settings, [(ONE, 0), (ONE, 1)], TERMS),
+        verbs.check(keys, settings, [(ONE, 0), (ONE, 1)], false, TERMS),
         verbs.release(keys, ONE.id, true, 0, TERMS),
         renewals,
     ]

@@ -118,6 +118,11 @@ pub(crate) fn queues(
         .prop_map(|(queues, bound)| (queues, bound.filter(|_| queues)))
 }
 
+/// Whether messages do not reach who checks.
+pub(crate) fn deaf() -> impl Strategy<Value = bool> {
+    prop::bool::weighted(0.2)
+}
+
 /// Up to six of one of the lists, with the tickets that they bring.
 pub(crate) fn checked(
     lists: [(u32, Vec<usize>); 3],

@@ -16,6 +16,8 @@ pub(crate) struct Waiters {
     pub(crate) queue: Ending<BTreeSet<(u64, usize)>>,
     pub(crate) timeouts: Ending<BTreeMap<usize, u64>>,
     pub(crate) last_ticket: u64,
+    /// Who hears no messages, and looks for its grant until then.
+    looks: BTreeMap<usize, u64>,
 }
 
 impl Waiters {
@@ -28,6 +30,7 @@ impl Waiters {
 
     pub(crate) fn clear_timeouts(&mut self) {
         self.timeouts.lose();
+        self.looks.clear();
         self.last_ticket = 0;
     }
 
@@ -70,12 +73,23 @@ impl Waiters {
 
     pub(crate) fn refresh(&mut self, id: usize, deadline_ms: u64) {
         self.timeouts.of.insert(id, deadline_ms);
+        self.looks.remove(&id);
         self.queue.lasts(deadline_ms);
         self.timeouts.lasts(deadline_ms);
     }
 
+    /// It has just been refreshed by a check that says so.
+    pub(crate) fn look(&mut self, id: usize, until_ms: u64) {
+        self.looks.insert(id, until_ms);
+    }
+
+    pub(crate) fn is_looking(&self, id: usize, now_ms: u64) -> bool {
+        self.looks.get(&id).is_some_and(|until| *until > now_ms)
+    }
+
     pub(crate) fn leave(&mut self, id: usize) {
         self.timeouts.of.remove(&id);
+        self.looks.remove(&id);
         self.queue.of.retain(|(_, waiting)| *waiting != id);
         if self.queue.of.is_empty() {
             self.queue.ends_ms = 0;
@@ -134,8 +148,15 @@ impl Waiters {
             }
             let id = acquisitions.number(field)?;
             let described = format!("|{}|{}", owner_name(acquisitions[id].owner), note(id));
-            let deadline = value.strip_suffix(&described).and_then(|ms| ms.parse().ok());
-            waiters.timeouts.of.insert(id, deadline.ok_or_else(|| format!("waiter {value}"))?);
+            let unreadable = || format!("waiter {value}");
+            let times = value.strip_suffix(&described).ok_or_else(unreadable)?;
+            let (deadline, looks) = times
+                .split_once('!')
+                .map_or((times, None), |(deadline, looks)| (deadline, Some(looks)));
+            waiters.timeouts.of.insert(id, deadline.parse().map_err(|_| unreadable())?);
+            if let Some(looks) = looks {
+                waiters.looks.insert(id, looks.parse().map_err(|_| unreadable())?);
+            }
         }
         (waiters.queue.ends_ms, waiters.timeouts.ends_ms) = (found.ends_ms[1], found.ends_ms[2]);
         Ok(waiters)
@@ -146,7 +167,7 @@ impl Waiters {
         let of_queue = |all: &Self| -> BTreeMap<usize, Option<u64>> {
             all.ids().into_iter().map(|id| (id, all.timeouts.of.get(&id).copied())).collect()
         };
-        let timeouts = |all: &Self| (all.timeouts.of.clone(), all.last_ticket);
+        let timeouts = |all: &Self| (all.timeouts.of.clone(), all.looks.clone(), all.last_ticket);
         differ("queue", &self.queue.of, &real.queue.of)?;
         differ("deadlines of waiters", &of_queue(self), &of_queue(real))?;
         if orphans { Ok(()) } else { differ("timeouts", &timeouts(self), &timeouts(real)) }
@@ -155,6 +176,7 @@ impl Waiters {
     /// The timeouts as the server has them: orphans do no harm, and end with their key.
     pub(crate) fn align(&mut self, real: &Self) {
         self.timeouts.clone_from(&real.timeouts);
+        self.looks.clone_from(&real.looks);
         self.last_ticket = real.last_ticket;
     }
 

@@ -104,11 +104,11 @@ impl Caller<'_> {
     }
 
     /// Acquisitions with the tickets that they bring.
-    pub(crate) fn check(&self, waiting: &[(usize, u64)]) -> Call {
+    pub(crate) fn check(&self, waiting: &[(usize, u64)], deaf: bool) -> Call {
         let text = |(id, ticket): &(usize, u64)| (self.acquisitions.own_text(*id), *ticket);
         let texts: Vec<_> = waiting.iter().map(text).collect();
         let waiting = texts.iter().map(|(text, ticket)| (text.wire(), *ticket));
-        self.verbs.check(self.keys, &self.settings, waiting, self.terms)
+        self.verbs.check(self.keys, &self.settings, waiting, deaf, self.terms)
     }
 
     /// Acquisitions with the leases that they ask for.

@@ -113,9 +113,9 @@ impl Reference {
             Request::Acquire { id, max_waiters, queues, .. } => {
                 self.acquire(*id, *queues, *max_waiters)
             }
-            Request::Check { waiting, .. } => {
+            Request::Check { waiting, deaf, .. } => {
                 self.sweep();
-                self.serve(waiting)
+                self.serve(waiting, *deaf)
             }
             Request::Renew { elements } => self.renew(elements),
             Request::Release { id, late, at_least_ms, .. } => {

@@ -48,7 +48,7 @@ impl World {
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
     Acquire { id: usize, queues: bool, max_waiters: Option<u32>, floor: u64 },
-    Check { waiting: Vec<(usize, u64)>, floor: u64 },
+    Check { waiting: Vec<(usize, u64)>, deaf: bool, floor: u64 },
     Renew { elements: Vec<(usize, u64)> },
     Release { id: usize, late: bool, at_least_ms: u64, floor: u64 },
     Exchange { old: usize, id: usize, owner: usize, floor: u64 },
@@ -105,7 +105,7 @@ impl Request {
             Self::Acquire { id, queues, max_waiters, .. } => {
                 caller.acquire(*id, *queues, *max_waiters)
             }
-            Self::Check { waiting, .. } => caller.check(waiting),
+            Self::Check { waiting, deaf, .. } => caller.check(waiting, *deaf),
             Self::Renew { elements } => caller.renew(elements),
             Self::Release { id, late, at_least_ms, .. } => caller.release(*id, *late, *at_least_ms),
             Self::Exchange { old, id, owner, .. } => {
@@ -145,6 +145,7 @@ pub(crate) enum Step {
     },
     Check {
         waiting: Vec<(usize, Ticket)>,
+        deaf: bool,
         floor: Floor,
     },
     Renew {
@@ -221,9 +222,9 @@ impl Scene {
             Step::Acquire { id, queues, max_waiters, floor: f } => {
                 Action::Send(Request::Acquire { id, queues, max_waiters, floor: floor(f) })
             }
-            Step::Check { waiting, floor: f } => {
+            Step::Check { waiting, deaf, floor: f } => {
                 let waiting = self.clients.bring(waiting, now_us);
-                Action::Send(Request::Check { waiting, floor: floor(f) })
+                Action::Send(Request::Check { waiting, deaf, floor: floor(f) })
             }
             Step::Renew { elements } => {
                 let elements = self.reference.world.acquisitions.leases(elements);

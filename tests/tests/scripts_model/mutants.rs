@@ -146,6 +146,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "ticket = now_us",
     ),
     mutant!("a check refreshes nobody", "if #usual > 0 then refresh(unpack(usual)) end", "",),
+    mutant!("a check does not say that it looks", "if deaf == '1' then", "if false then",),
+    mutant!("who looks is taken for dead", "== 0 and not looks then", "== 0 then"),
+    mutant!("who looks does so for ever", "(tonumber(looks) or 0) > now_ms", "looks ~= ''"),
     mutant!(
         "a check refreshes the first alone",
         "refresh(unpack(usual))",

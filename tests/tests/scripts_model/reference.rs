@@ -77,7 +77,7 @@ impl Reference {
             Request::Acquire { id, max_waiters, queues, .. } => {
                 self.acquire(*id, *queues, *max_waiters)
             }
-            Request::Check { waiting, .. } => self.serve(waiting),
+            Request::Check { waiting, deaf, .. } => self.serve(waiting, *deaf),
             Request::Renew { elements } => self.renew(elements),
             Request::Release { id, late, at_least_ms, .. } => {
                 self.release(*id, *late, *at_least_ms)

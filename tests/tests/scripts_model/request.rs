@@ -38,6 +38,7 @@ pub(crate) enum Request {
     },
     Check {
         waiting: Vec<(usize, u64)>,
+        deaf: bool,
         floor: u64,
     },
     Renew {
@@ -113,7 +114,7 @@ impl Request {
             Self::Acquire { id, queues, max_waiters, .. } => {
                 caller.acquire(*id, *queues, *max_waiters)
             }
-            Self::Check { waiting, .. } => caller.check(waiting),
+            Self::Check { waiting, deaf, .. } => caller.check(waiting, *deaf),
             Self::Renew { elements } => caller.renew(elements),
             Self::Release { id, late, at_least_ms, .. } => caller.release(*id, *late, *at_least_ms),
             Self::Adopt { id, owner } => {
@@ -146,6 +147,7 @@ pub(crate) enum Step {
     },
     Check {
         waiting: Vec<(usize, Ticket)>,
+        deaf: bool,
         floor: Floor,
     },
     Renew {
@@ -198,9 +200,9 @@ impl Scene {
             Step::Acquire { id, queues, max_waiters, floor: f } => {
                 Action::Send(Request::Acquire { id, queues, max_waiters, floor: floor(f) })
             }
-            Step::Check { waiting, floor: f } => {
+            Step::Check { waiting, deaf, floor: f } => {
                 let waiting = self.clients.bring(waiting, now_us);
-                Action::Send(Request::Check { waiting, floor: floor(f) })
+                Action::Send(Request::Check { waiting, deaf, floor: floor(f) })
             }
             Step::Renew { elements } => {
                 let elements = self.reference.world.acquisitions.leases(elements);

@@ -120,10 +120,10 @@ impl Reference {
             Request::Acquire { id, queues, max_waiters, limit, strict } => {
                 self.acquire(*id, queues.then_some(*max_waiters), *limit, *strict)
             }
-            Request::Check { waiting, limit } => {
+            Request::Check { waiting, deaf, limit } => {
                 self.set_up(*limit);
                 self.sweep();
-                self.serve(waiting)
+                self.serve(waiting, *deaf)
             }
             Request::Renew { elements } => self.renew(elements),
             Request::Release { id, late, at_least_ms } => self.release(*id, *late, *at_least_ms),

@@ -74,7 +74,7 @@ impl Member {
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
     Acquire { id: usize, queues: bool, max_waiters: Option<u32>, limit: u32, strict: bool },
-    Check { waiting: Vec<(usize, u64)>, limit: u32 },
+    Check { waiting: Vec<(usize, u64)>, deaf: bool, limit: u32 },
     Renew { elements: Vec<(usize, u64)> },
     Release { id: usize, late: bool, at_least_ms: u64 },
     ReleaseMany { elements: Vec<(Named, bool, u64)> },
@@ -145,7 +145,7 @@ impl Request {
             Self::Acquire { id, queues, max_waiters, .. } => {
                 caller.acquire(*id, *queues, *max_waiters)
             }
-            Self::Check { waiting, .. } => caller.check(waiting),
+            Self::Check { waiting, deaf, .. } => caller.check(waiting, *deaf),
             Self::Renew { elements } => caller.renew(elements),
             Self::Release { id, late, at_least_ms } => caller.release(*id, *late, *at_least_ms),
             Self::ReleaseMany { elements } => {

@@ -29,6 +29,7 @@ pub(crate) enum Step {
     },
     Check {
         waiting: Vec<(usize, Ticket)>,
+        deaf: bool,
         limit: u32,
     },
     Renew {
@@ -104,8 +105,8 @@ impl Scene {
             Step::Acquire { id, queues, max_waiters, limit, strict } => {
                 Request::Acquire { id, queues, max_waiters, limit, strict }
             }
-            Step::Check { waiting, limit } => {
-                Request::Check { waiting: self.clients.bring(waiting, now_us), limit }
+            Step::Check { waiting, deaf, limit } => {
+                Request::Check { waiting: self.clients.bring(waiting, now_us), deaf, limit }
             }
             Step::Renew { elements } => {
                 Request::Renew { elements: self.reference.world.acquisitions.leases(elements) }

@@ -1,4 +1,4 @@
--- What a check does. Needs: clock, token, queue, a kind, settle; locals check_ms.
+-- What a check does. Needs: clock, token, queue, a kind, settle; locals check_ms, deaf.
 -- A call has up to 100 waiters, nearly all of them where they were: what these need is asked, and done, for all at once,
 -- and only the position of each by itself (I18).
 local tickets = {}
@@ -56,6 +56,8 @@ local function answer(id)
 end
 
 local function check(waiting, first)
+  -- Otherwise whoever lets go would take them for dead, each time, as long as others wait too.
+  if deaf == '1' then looking = '!' .. text(now_ms + check_ms) end
   read_hold()
   local all, refusals = attend_all(waiting, first)
   local callers = {}

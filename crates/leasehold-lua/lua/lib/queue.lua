@@ -1,5 +1,5 @@
--- The queue: zset id -> ticket, and beside it the hash id -> deadline_ms|owner|note. Needs: clock; locals queue,
--- timeouts, gone, wait_ms.
+-- The queue: zset id -> ticket, and beside it the hash id -> deadline_ms|owner|note; deadline_ms!until_ms|… of one that
+-- looks for its grant until then. Needs: clock; locals queue, timeouts, gone, wait_ms.
 -- Each waiter has its own absolute deadline; nobody's ticket or deadline is changed by another (I12). An id without
 -- a deadline is dead. Both keys live as long as the latest deadline (I17).
 -- An id is uuid|lease_ms|share|inbox: what a granter needs is in it. share = w (shuts all others out), r, or a weight.
@@ -10,17 +10,20 @@ end
 
 local function waiter(id)
   local value = redis.call('HGET', timeouts, id)
-  local deadline, owner, note = string.match(value or '', '^(%d+)|([^|]*)|(.*)$')
-  return tonumber(deadline or 0), owner, note
+  local deadline, looks, owner, note = string.match(value or '', '^(%d+)!?(%d*)|([^|]*)|(.*)$')
+  return tonumber(deadline or 0), owner, note, (tonumber(looks) or 0) > now_ms
 end
 
 -- Both keys live as long as whoever was refreshed first by this script, and that one stays in them until it settles.
 local lives_on = false
 
+-- What is written of those who hear no messages and look for their grants instead.
+local looking = ''
+
 -- Three values a waiter: id, owner, note.
 local function refresh(...)
   local deadline, written = now_ms + wait_ms, { ... }
-  local begin = text(deadline) .. '|'
+  local begin = text(deadline) .. looking .. '|'
   local fields = {}
   for i = 1, #written, 3 do
     fields[#fields + 1], fields[#fields + 2] = written[i], begin .. written[i + 1] .. '|' .. written[i + 2]

@@ -31,14 +31,15 @@ local function tell(id, what)
   if inbox then redis.pcall('PUBLISH', inbox, uuid .. ' ' .. what) end
 end
 
-local function grant(head, owner, note, callers)
+local function grant(head, owner, note, callers, looks)
   local _, lease = split_id(head)
   local ms = callers[head] and lease or math.min(lease, grant_ms)
   local minted = token_for(head) -- may fail on a foreign key: before the pop
   leave(head)
   take(head, owner, note, ms, minted)
-  -- Only a count of 0 is dead (its connection is closed); an error is alive, and the check finds the grant.
-  if not callers[head] and announce(head, minted, ms) == 0 then
+  -- Only a count of 0 is dead (its connection is closed), unless it has just said that it looks; an error is alive. The
+  -- check finds the grant of both.
+  if not callers[head] and announce(head, minted, ms) == 0 and not looks then
     give_back(head)
     return false
   end
@@ -55,7 +56,7 @@ local function settle(callers)
       if type(redis.pcall('HLEN', timeouts)) == 'number' then redis.call('DEL', timeouts) end
       return 0
     end
-    local deadline, owner, note = waiter(head)
+    local deadline, owner, note, looks = waiter(head)
     local room = fits(head, owner)
     if deadline <= now_ms then
       leave(head)
@@ -66,7 +67,7 @@ local function settle(callers)
       leave(head)
       refused[head], dead = true, dead + 1
       if not callers[head] then tell(head, '5') end
-    elseif grant(head, owner, note, callers) then
+    elseif grant(head, owner, note, callers, looks) then
       granted = granted + 1
     else
       dead = dead + 1

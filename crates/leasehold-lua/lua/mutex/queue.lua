@@ -17,7 +17,7 @@ local found = most > 0 and redis.call('ZRANGE', queue, 0, most - 1, 'WITHSCORES'
 local reply = { now_text, redis.call('ZCARD', queue) }
 for i = 1, #found, 2 do
   local value = redis.call('HGET', timeouts, found[i])
-  local deadline, _, note = string.match(value or '', '^(%d+)|([^|]*)|(.*)$')
+  local deadline, _, note = string.match(value or '', '^(%d+)!?%d*|([^|]*)|(.*)$')
   reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = text(tonumber(found[i + 1])), deadline or '0', note or ''
 end
 return reply

@@ -126,9 +126,14 @@ impl Spec {
         self.verbs.acquire(&self.keys, &self.settings, acquisition, mode, terms)
     }
 
-    /// Asks for several waiting acquisitions, each with its ticket.
-    pub(crate) fn check(&self, waiting: &[(Acquisition<'_>, u64)], terms: Terms) -> Call {
-        self.verbs.check(&self.keys, &self.settings, waiting.iter().copied(), terms)
+    /// Asks for several waiting acquisitions, each with its ticket; `deaf`: messages do not reach them.
+    pub(crate) fn check(
+        &self,
+        waiting: &[(Acquisition<'_>, u64)],
+        deaf: bool,
+        terms: Terms,
+    ) -> Call {
+        self.verbs.check(&self.keys, &self.settings, waiting.iter().copied(), deaf, terms)
     }
 
     /// Moves the deadline of one hold upward; the watchdog joins many.
