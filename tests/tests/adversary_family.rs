@@ -4,10 +4,9 @@
 use std::time::Duration;
 
 use leasehold_lua::{Acquisition, Call, Keys, Mode, ObjectName, Settings, Terms, rwlock};
+use leasehold_runtime::{Any, Guard};
 use leasehold_rwlock::{RwLock, UpgradeError};
-use leasehold_semaphore::{
-    AdoptError, AnyGuard, Event, LostReason, MergeError, Options, Semaphore, Session,
-};
+use leasehold_semaphore::{AdoptError, Event, LostReason, MergeError, Options, Semaphore, Session};
 use leasehold_tests::rig::{Watch, kill_connections};
 use leasehold_tests::scene::{SOON, Told, inboxes, mutex, session};
 use leasehold_tests::{FaultProxy, Server, eventually};
@@ -387,7 +386,7 @@ async fn changes_do_not_put_the_renewal_off() {
 }
 
 /// One hold of all there is.
-async fn whole(kind: &str, session: &Session) -> AnyGuard {
+async fn whole(kind: &str, session: &Session) -> Guard<Any> {
     match kind {
         "mutex" => mutex(session, "m", Options::default()).acquire().await.unwrap().into_any(),
         "write" => lock(session, "w").write().acquire().await.unwrap().into_any(),
@@ -424,7 +423,7 @@ async fn session_without_an_inbox_is_served_beside_others_that_wait() {
             whole(kind, &far).await.release().await.unwrap();
         }
         println!("{kind}: three holds after {:?}", begun.awake());
-        assert!(begun.awake() < 6 * SECOND, "{kind}: {:?}", begun.awake());
+        assert!(begun.awake() < 3 * SECOND, "{kind}: {:?}", begun.awake());
         for other in others {
             assert!(!other.is_finished(), "the control: the others go on");
             other.abort();

@@ -202,9 +202,11 @@ impl<'a> Attempt<'a> {
                 if let Some(seat) = &self.plan.acquisition.seat {
                     seat.told(position, now_us, self.link.settings().waiter_deadline);
                 }
-                // No later than its own lease: see the pauses of the check.
-                let check_ms = check_ms.min(self.plan.acquisition.lease_ms);
-                let check_at = now().plus(Duration::from_millis(check_ms));
+                // No later than its own lease: see the pauses of the check. Soon where no message would arrive: the check
+                // says so, and those who let go need to know.
+                let hears = shared.hears_of(self.plan.spec.slot_key());
+                let longest = if hears { self.plan.acquisition.lease_ms } else { UNHEARD_MS };
+                let check_at = now().plus(Duration::from_millis(check_ms.min(longest)));
                 if registry.queued(self.plan.uuid(), ticket, check_at) {
                     self.link.shared().poke.notify_one();
                 }
@@ -344,6 +346,9 @@ impl<'a> Attempt<'a> {
         error
     }
 }
+
+/// How soon one that queues is checked for while messages do not arrive: ten times a second, however many queue.
+const UNHEARD_MS: u64 = 100;
 
 /// How long a waiter whose time is over still waits to hear who holds.
 const LEAVING: Duration = Duration::from_millis(250);
