@@ -387,14 +387,15 @@ async fn changes_do_not_put_the_renewal_off() {
 
 /// One hold of all there is.
 async fn whole(kind: &str, session: &Session) -> Guard<Any> {
-    match kind {
-        "mutex" => mutex(session, "m", Options::default()).acquire().await.unwrap().into_any(),
-        "write" => lock(session, "w").write().acquire().await.unwrap().into_any(),
+    let hold = match kind {
+        "mutex" => mutex(session, "m", Options::default()).acquire().await.map(Guard::into_any),
+        "write" => lock(session, "w").write().acquire().await.map(Guard::into_any),
         _ => {
             let permits = semaphore(session, Options::default());
-            permits.many(3).acquire().await.unwrap().into_any()
+            permits.many(3).acquire().await.map(Guard::into_any)
         }
-    }
+    };
+    hold.expect("it is served")
 }
 
 // Whoever lets go finds nobody at an inbox that is down. Where nobody else waits, the next check finds it free; but beside

@@ -202,11 +202,7 @@ impl<'a> Attempt<'a> {
                 if let Some(seat) = &self.plan.acquisition.seat {
                     seat.told(position, now_us, self.link.settings().waiter_deadline);
                 }
-                // No later than its own lease: see the pauses of the check. Soon where no message would arrive: the check
-                // says so, and those who let go need to know.
-                let hears = shared.hears_of(self.plan.spec.slot_key());
-                let longest = if hears { self.plan.acquisition.lease_ms } else { UNHEARD_MS };
-                let check_at = now().plus(Duration::from_millis(check_ms.min(longest)));
+                let check_at = self.first_check(check_ms);
                 if registry.queued(self.plan.uuid(), ticket, check_at) {
                     self.link.shared().poke.notify_one();
                 }
@@ -243,6 +239,14 @@ impl<'a> Attempt<'a> {
                 }
             }
         }
+    }
+
+    /// No later than its own lease: see the pauses of the check. Soon where no message would arrive: the check says so, and
+    /// those who let go need to know.
+    fn first_check(&self, check_ms: u64) -> Moment {
+        let hears = self.link.shared().hears_of(self.plan.spec.slot_key());
+        let longest = if hears { self.plan.acquisition.lease_ms } else { UNHEARD_MS };
+        now().plus(Duration::from_millis(check_ms.min(longest)))
     }
 
     fn sampled(&self, sent: Moment, server_us: u64) {

@@ -300,7 +300,7 @@ impl Trial {
         [
             ("acquire", verbs.acquire(keys, &self.settings, holder, wait, terms)),
             ("waiting", verbs.acquire(keys, &self.settings, waiter, wait, terms)),
-            ("the check", verbs.check(keys, &self.settings, [(waiter, 0)], terms)),
+            ("the check", verbs.check(keys, &self.settings, [(waiter, 0)], false, terms)),
             ("renewal", verbs.renew(keys, &held, LEASE_MS)),
             ("holder", (self.inspect)(keys)),
             ("queue", mutex::queue(keys, 1)),
