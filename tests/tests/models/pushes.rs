@@ -21,11 +21,13 @@ pub(crate) struct Inboxes {
     /// Which have a subscriber.
     pub(crate) alive: [bool; INBOXES],
     pushes: Vec<(usize, Push)>,
+    /// Grants without a message: who got them looks for them.
+    unheard: Vec<(usize, Push)>,
 }
 
 impl Inboxes {
     pub(crate) fn new() -> Self {
-        Self { alive: [true; INBOXES], pushes: Vec::new() }
+        Self { alive: [true; INBOXES], pushes: Vec::new(), unheard: Vec::new() }
     }
 
     /// Whether anybody heard it.
@@ -34,6 +36,20 @@ impl Inboxes {
             self.pushes.push((inbox, push));
         }
         self.alive[inbox]
+    }
+
+    /// Whether it is heard of, or found by one that looks for it.
+    pub(crate) fn grant(&mut self, inbox: usize, push: Push, looks: bool) -> bool {
+        let heard = self.push(inbox, push.clone());
+        if looks && !heard {
+            self.unheard.push((inbox, push));
+        }
+        heard || looks
+    }
+
+    /// Grants of the last request that nobody was told of.
+    pub(crate) fn unheard(&self) -> &[(usize, Push)] {
+        &self.unheard
     }
 
     /// Those of the last request, by inbox, sorted.
@@ -45,6 +61,7 @@ impl Inboxes {
 
     pub(crate) fn clear(&mut self) {
         self.pushes.clear();
+        self.unheard.clear();
     }
 }
 

@@ -48,16 +48,12 @@ pub(crate) trait Serving {
 
     /// Acquisitions that ask again, and the tickets that they bring; `deaf`: they hear no messages.
     fn serve(&mut self, waiting: &[(usize, u64)], deaf: bool) -> Answer {
+        self.waiters().looking_until_ms = deaf.then_some(self.now_ms() + CHECK_MS);
         let refusals: Vec<_> =
             waiting.iter().map(|(id, ticket)| self.attend(*id, *ticket)).collect();
+        self.waiters().looking_until_ms = None;
         let attended = waiting.iter().zip(&refusals).filter(|(_, refusal)| refusal.is_none());
         let callers: Vec<_> = attended.map(|((id, _), _)| *id).collect();
-        let until_ms = self.now_ms() + CHECK_MS;
-        for id in callers.iter().filter(|_| deaf) {
-            if self.waiters().ticket(*id).is_some() {
-                self.waiters().look(*id, until_ms);
-            }
-        }
         let again = self.settle(&callers);
         let answer = Answer::new("checked").about(self.next_check_ms()).again(again);
         waiting.iter().zip(refusals).fold(answer, |answer, ((id, _), refusal)| match refusal {

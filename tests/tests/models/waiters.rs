@@ -18,6 +18,8 @@ pub(crate) struct Waiters {
     pub(crate) last_ticket: u64,
     /// Who hears no messages, and looks for its grant until then.
     looks: BTreeMap<usize, u64>,
+    /// What a refresh says of it.
+    pub(crate) looking_until_ms: Option<u64>,
 }
 
 impl Waiters {
@@ -73,14 +75,12 @@ impl Waiters {
 
     pub(crate) fn refresh(&mut self, id: usize, deadline_ms: u64) {
         self.timeouts.of.insert(id, deadline_ms);
-        self.looks.remove(&id);
+        match self.looking_until_ms {
+            Some(until_ms) => self.looks.insert(id, until_ms),
+            None => self.looks.remove(&id),
+        };
         self.queue.lasts(deadline_ms);
         self.timeouts.lasts(deadline_ms);
-    }
-
-    /// It has just been refreshed by a check that says so.
-    pub(crate) fn look(&mut self, id: usize, until_ms: u64) {
-        self.looks.insert(id, until_ms);
     }
 
     pub(crate) fn is_looking(&self, id: usize, now_ms: u64) -> bool {

@@ -106,10 +106,11 @@ impl Model for ReadWrite {
         of_the_call(at_us, seen, request)?;
         let now_ms = at_us / 1_000;
         let last_token = snapshot.token.unwrap_or(0);
+        let told = self.scene.reference.told(request, at_us, &pushed);
         let heard = Heard {
             request,
             reply,
-            pushes: &pushed,
+            pushes: &told,
             last_token,
             forgotten: self.scene.reference.token.of.is_none(),
             holds: &snapshot.holds,
@@ -133,16 +134,15 @@ impl Model for ReadWrite {
 
 impl ReadWrite {
     /// The moment that the script read from the clock. Where nothing says it, a token minted from the clock does, or a
-    /// cool-down that counts from it.
+    /// cool-down or a grant without a message that counts from it.
     fn moment(&self, request: &Request, seen: &Seen, found: &Snapshot) -> u64 {
         let mut guess = self.scene.reference.clone();
         drop(guess.answer(request, seen.before_us));
         let later = found.token.zip(guess.token.of);
         let later = later.and_then(|(real, guessed)| real.checked_sub(guessed));
         let ends = guess.snapshot().holds;
-        let counts_from_now = |(member, end): (&Member, &u64)| match member {
-            Member::Cooling(_) => end.checked_sub(*ends.get(member)?).filter(|later| *later > 0),
-            Member::Id(_) | Member::Writing => None,
+        let counts_from_now = |(member, end): (&Member, &u64)| {
+            end.checked_sub(*ends.get(member)?).filter(|later| *later > 0)
         };
         let longer_ms = found.holds.iter().find_map(counts_from_now);
         let at_us = match longer_ms {

@@ -354,8 +354,8 @@ pub(crate) const MUTANTS: &[Mutant] = mutants![
     ("settle does not wait for the sweep", "if unswept == 1 then return 1 end", ""),
     (
         "one reader is let in at a time",
-        "elseif grant(head, owner, note, callers) then\n      granted = granted + 1",
-        "elseif grant(head, owner, note, callers) then\n      return 0"
+        "elseif grant(head, owner, note, callers, looks) then\n      granted = granted + 1",
+        "elseif grant(head, owner, note, callers, looks) then\n      return 0"
     ),
     (
         "a grant that nobody heard stands",

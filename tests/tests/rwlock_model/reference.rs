@@ -129,6 +129,18 @@ impl Reference {
         }
     }
 
+    /// What is pushed, and what is granted without a message: those who look for it have it from then on.
+    pub(crate) fn told(
+        &self,
+        request: &Request,
+        now_us: u64,
+        pushed: &[(usize, Push)],
+    ) -> Vec<(usize, Push)> {
+        let mut guess = self.clone();
+        drop(guess.answer(request, now_us));
+        [pushed, guess.inboxes.unheard()].concat()
+    }
+
     /// The clock shows `now_us`: keys whose time is over are gone.
     pub(crate) fn at(&mut self, now_us: u64) {
         self.now_us = now_us;

@@ -8,7 +8,7 @@ use super::claims::Claims;
 use super::decode;
 use super::keys::Key;
 use super::pushes;
-use super::reference::Reference;
+use super::reference::{Entry, Reference};
 use super::request::{Request, Scene, Step};
 use super::runner::{Action, Model};
 use super::snapshot::Snapshot;
@@ -103,7 +103,8 @@ impl Model for Exclusive {
         let at_us = said_us.unwrap_or_else(|| self.moment(request, seen, &snapshot));
         of_the_call(at_us, seen, request)?;
         let now_ms = at_us / 1_000;
-        self.claims.hear(world, request, (reply, &pushed), now_ms, slack_ms)?;
+        let told = self.scene.reference.told(request, at_us, &pushed);
+        self.claims.hear(world, request, (reply, &told), now_ms, slack_ms)?;
         self.invariants(&snapshot, now_ms, slack_ms)?;
         if answer.again == Some(false) {
             nobody_is_forgotten(&snapshot, now_ms)?;
@@ -124,7 +125,16 @@ impl Exclusive {
         drop(guess.answer(request, seen.before_us));
         let later = found.token.zip(guess.token.of);
         let later = later.and_then(|(real, guessed)| real.checked_sub(guessed));
-        let at_us = seen.before_us + later.unwrap_or(0);
+        // A token that was ahead of the clock says nothing; a grant without a message counts from it too.
+        let entries = guess.snapshot().entries;
+        let counts_from_now = |(id, entry): (&usize, &Entry)| {
+            let guessed = entries.get(id)?.deadline_ms;
+            entry.deadline_ms.checked_sub(guessed).filter(|later| *later > 0)
+        };
+        let at_us = match (later, found.entries.iter().find_map(counts_from_now)) {
+            (None | Some(0 | 1), Some(ms)) => (seen.before_us / 1_000 + ms) * 1_000,
+            (later, _) => seen.before_us + later.unwrap_or(0),
+        };
         if at_us <= seen.called_us { at_us } else { seen.before_us }
     }
 

@@ -45,11 +45,12 @@ impl Serving for Reference {
             let lease_ms = self.world.acquisitions[id].lease_ms;
             let lease_ms = if asked { lease_ms } else { lease_ms.min(GRANT_MS) };
             let token = self.mint();
-            let finds_it = asked || self.waiters.is_looking(id, self.now_ms());
+            let looks = self.waiters.is_looking(id, self.now_ms());
             self.waiters.leave(id);
             self.take(id, lease_ms, token);
-            let heard = !asked && self.push(id, Push::Granted { id, token, lease_ms });
-            if !heard && !finds_it {
+            let inbox = self.world.acquisitions[id].inbox;
+            let grant = Push::Granted { id, token, lease_ms };
+            if !asked && !self.inboxes.grant(inbox, grant, looks) {
                 self.hold = None;
                 dead += 1;
             }

@@ -217,13 +217,15 @@ impl Scene {
         Ok(())
     }
 
-    /// The moment that the script read from the clock, where nothing says it but a cool-down that counts from it.
+    /// The moment that the script read from the clock, where nothing says it but a cool-down or a grant without a message
+    /// that counts from it.
     fn moment(&self, request: &Request, seen: &Seen) -> u64 {
         let mut guess = self.reference.clone();
         drop(guess.answer(request, seen.before_us));
         let ends = decode::holds(&guess);
         let counts_from_now = |(name, end): (&String, &u64)| {
-            let guessed = ends.get(name).filter(|_| name.starts_with('-'))?;
+            // Those that begin otherwise are weights, not times.
+            let guessed = ends.get(name).filter(|_| !name.starts_with(['=', '#']))?;
             end.checked_sub(*guessed).filter(|later| *later > 0)
         };
         let later_ms = seen.found.holds.iter().find_map(counts_from_now);
@@ -353,7 +355,8 @@ impl Model for Scene {
             answer.again == Some(false) && settles(request),
         )?;
         let world = self.reference.world.clone();
-        self.claims.hear(&world, request, (reply, &pushed), at_us / 1_000, slack_ms)?;
+        let told = self.reference.told(request, at_us, &pushed);
+        self.claims.hear(&world, request, (reply, &told), at_us / 1_000, slack_ms)?;
         self.claims.fit(&seen.found)?;
         let expected = self.reference.answer(request, at_us);
         same_answer(&expected, &answer, slack_ms, request)?;

@@ -91,11 +91,12 @@ impl Reference {
     fn grant(&mut self, id: usize, asked: bool) -> bool {
         let lease_ms = self.world.acquisitions[id].lease_ms;
         let lease_ms = if asked { lease_ms } else { lease_ms.min(GRANT_MS) };
-        let finds_it = asked || self.waiters.is_looking(id, self.now_ms());
+        let looks = self.waiters.is_looking(id, self.now_ms());
         self.waiters.leave(id);
         self.take(id, lease_ms);
-        let heard = !asked && self.push(id, Push::Granted { id, token: 0, lease_ms });
-        if !heard && !finds_it {
+        let inbox = self.world.acquisitions[id].inbox;
+        let grant = Push::Granted { id, token: 0, lease_ms };
+        if !asked && !self.inboxes.grant(inbox, grant, looks) {
             self.drop_hold(Member::held(id), 0);
             return false;
         }
