@@ -47,9 +47,9 @@ impl Inboxes {
         heard || looks
     }
 
-    /// Grants of the last request that nobody was told of.
-    pub(crate) fn unheard(&self) -> &[(usize, Push)] {
-        &self.unheard
+    /// What was pushed, and what was granted without a message: whoever looks for it has it from then on.
+    pub(crate) fn told(&self, pushed: &[(usize, Push)]) -> Vec<(usize, Push)> {
+        [pushed, &self.unheard].concat()
     }
 
     /// Those of the last request, by inbox, sorted.

@@ -106,7 +106,7 @@ impl Model for ReadWrite {
         of_the_call(at_us, seen, request)?;
         let now_ms = at_us / 1_000;
         let last_token = snapshot.token.unwrap_or(0);
-        let told = self.scene.reference.told(request, at_us, &pushed);
+        let told = self.scene.reference.after(request, at_us).inboxes.told(&pushed);
         let heard = Heard {
             request,
             reply,
@@ -136,8 +136,7 @@ impl ReadWrite {
     /// The moment that the script read from the clock. Where nothing says it, a token minted from the clock does, or a
     /// cool-down or a grant without a message that counts from it.
     fn moment(&self, request: &Request, seen: &Seen, found: &Snapshot) -> u64 {
-        let mut guess = self.scene.reference.clone();
-        drop(guess.answer(request, seen.before_us));
+        let guess = self.scene.reference.after(request, seen.before_us);
         let later = found.token.zip(guess.token.of);
         let later = later.and_then(|(real, guessed)| real.checked_sub(guessed));
         let ends = guess.snapshot().holds;

@@ -129,16 +129,11 @@ impl Reference {
         }
     }
 
-    /// What is pushed, and what is granted without a message: those who look for it have it from then on.
-    pub(crate) fn told(
-        &self,
-        request: &Request,
-        now_us: u64,
-        pushed: &[(usize, Push)],
-    ) -> Vec<(usize, Push)> {
-        let mut guess = self.clone();
-        drop(guess.answer(request, now_us));
-        [pushed, guess.inboxes.unheard()].concat()
+    /// What it is after this request, if the server's clock shows `now_us` then.
+    pub(crate) fn after(&self, request: &Request, now_us: u64) -> Self {
+        let mut after = self.clone();
+        drop(after.answer(request, now_us));
+        after
     }
 
     /// The clock shows `now_us`: keys whose time is over are gone.

@@ -103,7 +103,7 @@ impl Model for Exclusive {
         let at_us = said_us.unwrap_or_else(|| self.moment(request, seen, &snapshot));
         of_the_call(at_us, seen, request)?;
         let now_ms = at_us / 1_000;
-        let told = self.scene.reference.told(request, at_us, &pushed);
+        let told = self.scene.reference.after(request, at_us).inboxes.told(&pushed);
         self.claims.hear(world, request, (reply, &told), now_ms, slack_ms)?;
         self.invariants(&snapshot, now_ms, slack_ms)?;
         if answer.again == Some(false) {
@@ -121,8 +121,7 @@ impl Model for Exclusive {
 impl Exclusive {
     /// The moment that the script read from the clock. Where nothing says it, a token minted from the clock does.
     fn moment(&self, request: &Request, seen: &Seen, found: &Snapshot) -> u64 {
-        let mut guess = self.scene.reference.clone();
-        drop(guess.answer(request, seen.before_us));
+        let guess = self.scene.reference.after(request, seen.before_us);
         let later = found.token.zip(guess.token.of);
         let later = later.and_then(|(real, guessed)| real.checked_sub(guessed));
         // A token that was ahead of the clock says nothing; a grant without a message counts from it too.

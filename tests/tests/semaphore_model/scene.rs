@@ -220,8 +220,7 @@ impl Scene {
     /// The moment that the script read from the clock, where nothing says it but a cool-down or a grant without a message
     /// that counts from it.
     fn moment(&self, request: &Request, seen: &Seen) -> u64 {
-        let mut guess = self.reference.clone();
-        drop(guess.answer(request, seen.before_us));
+        let guess = self.reference.after(request, seen.before_us);
         let ends = decode::holds(&guess);
         let counts_from_now = |(name, end): (&String, &u64)| {
             // Those that begin otherwise are weights, not times.
@@ -355,7 +354,7 @@ impl Model for Scene {
             answer.again == Some(false) && settles(request),
         )?;
         let world = self.reference.world.clone();
-        let told = self.reference.told(request, at_us, &pushed);
+        let told = self.reference.after(request, at_us).inboxes.told(&pushed);
         self.claims.hear(&world, request, (reply, &told), at_us / 1_000, slack_ms)?;
         self.claims.fit(&seen.found)?;
         let expected = self.reference.answer(request, at_us);
