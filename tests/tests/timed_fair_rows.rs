@@ -28,7 +28,7 @@ async fn longest_deadline(mut connection: redis::aio::MultiplexedConnection) {
         "local t = redis.call('TIME') \
          local now, most = t[1] * 1000 + math.floor(t[2] / 1000), tonumber(redis.call('GET', KEYS[2]) or 0) \
          for _, value in ipairs(redis.call('HVALS', KEYS[1])) do \
-           local deadline = string.match(value, '^(%d+)') \
+           local deadline = string.match(value, '^(%d+)[!|]') \
            if deadline then most = math.max(most, deadline - now) end \
          end \
          redis.call('SET', KEYS[2], string.format('%d', most))",

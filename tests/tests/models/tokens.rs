@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use super::bench::Seen;
 use super::ending::Ending;
 
 const DAY_US: u64 = 86_400_000_000;
@@ -20,6 +21,13 @@ impl Token {
         *self = Self { of: Some(fresh), ends_ms: now_us / 1_000 + fence_ms };
         fresh
     }
+}
+
+/// The moment that a minted token says, beside the one of a call at the earliest moment; `None` where it was ahead of the
+/// clock, and says nothing.
+pub(crate) fn minted_us(real: Option<u64>, guessed: Option<u64>, seen: &Seen) -> Option<u64> {
+    let (real, guessed) = real.zip(guessed)?;
+    real.checked_sub(guessed).filter(|later| *later > 0).map(|later| seen.before_us + later)
 }
 
 /// The tokens that clients were given.

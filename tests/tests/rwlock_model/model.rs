@@ -12,6 +12,7 @@ use super::reference::{Member, Reference};
 use super::request::{Request, Scene, Step};
 use super::runner::{Action, Model};
 use super::snapshot::Snapshot;
+use super::tokens::minted_us;
 use super::verdict::{differ, ends_in_time, of_the_call, same_answer};
 use super::waiters::Orphans;
 
@@ -137,18 +138,15 @@ impl ReadWrite {
     /// cool-down or a grant without a message that counts from it.
     fn moment(&self, request: &Request, seen: &Seen, found: &Snapshot) -> u64 {
         let guess = self.scene.reference.after(request, seen.before_us);
-        let later = found.token.zip(guess.token.of);
-        let later = later.and_then(|(real, guessed)| real.checked_sub(guessed));
+        let minted_us = minted_us(found.token, guess.token.of, seen);
         let ends = guess.snapshot().holds;
         let counts_from_now = |(member, end): (&Member, &u64)| {
             end.checked_sub(*ends.get(member)?).filter(|later| *later > 0)
         };
         let longer_ms = found.holds.iter().find_map(counts_from_now);
-        let at_us = match longer_ms {
-            Some(ms) => (seen.before_us / 1_000 + ms) * 1_000,
-            None => seen.before_us + later.unwrap_or(0),
-        };
-        if at_us <= seen.called_us { at_us } else { seen.before_us }
+        let later_us = longer_ms.map(|ms| (seen.before_us / 1_000 + ms) * 1_000);
+        let at_us = minted_us.or(later_us).filter(|at_us| *at_us <= seen.called_us);
+        at_us.unwrap_or(seen.before_us)
     }
 
     fn invariants(&self, keys: &Snapshot, now_ms: u64, slack_ms: u64) -> Result<(), String> {

@@ -12,6 +12,7 @@ use super::reference::{Entry, Reference};
 use super::request::{Request, Scene, Step};
 use super::runner::{Action, Model};
 use super::snapshot::Snapshot;
+use super::tokens::minted_us;
 use super::verdict::{differ, ends_in_time, of_the_call, same_answer};
 use super::waiters::Orphans;
 
@@ -119,22 +120,20 @@ impl Model for Exclusive {
 }
 
 impl Exclusive {
-    /// The moment that the script read from the clock. Where nothing says it, a token minted from the clock does.
+    /// The moment that the script read from the clock. Where nothing says it, a token minted from the clock does, or a
+    /// grant without a message that counts from it.
     fn moment(&self, request: &Request, seen: &Seen, found: &Snapshot) -> u64 {
         let guess = self.scene.reference.after(request, seen.before_us);
-        let later = found.token.zip(guess.token.of);
-        let later = later.and_then(|(real, guessed)| real.checked_sub(guessed));
-        // A token that was ahead of the clock says nothing; a grant without a message counts from it too.
+        let minted_us = minted_us(found.token, guess.token.of, seen);
         let entries = guess.snapshot().entries;
         let counts_from_now = |(id, entry): (&usize, &Entry)| {
             let guessed = entries.get(id)?.deadline_ms;
             entry.deadline_ms.checked_sub(guessed).filter(|later| *later > 0)
         };
-        let at_us = match (later, found.entries.iter().find_map(counts_from_now)) {
-            (None | Some(0 | 1), Some(ms)) => (seen.before_us / 1_000 + ms) * 1_000,
-            (later, _) => seen.before_us + later.unwrap_or(0),
-        };
-        if at_us <= seen.called_us { at_us } else { seen.before_us }
+        let later_ms = found.entries.iter().find_map(counts_from_now);
+        let later_us = later_ms.map(|ms| (seen.before_us / 1_000 + ms) * 1_000);
+        let at_us = minted_us.or(later_us).filter(|at_us| *at_us <= seen.called_us);
+        at_us.unwrap_or(seen.before_us)
     }
 
     fn invariants(&self, keys: &Snapshot, now_ms: u64, slack_ms: u64) -> Result<(), String> {
