@@ -63,11 +63,11 @@ async fn guard_of_a_refused_upgrade_is_not_held_after_a_shutdown() {
     let (here, there) = (lock(&one, "a"), lock(&two, "a"));
     let reading = here.read().acquire().await.unwrap();
     let other = there.read().acquire().await.unwrap();
-    // The scripts are known: one round trip each, a second long.
+    // The scripts are known: one round trip each, a third of a second long.
     let Err(UpgradeError::Refused(reading)) = here.try_upgrade(reading).await else {
         panic!("others read")
     };
-    proxy.delay(SECOND / 2);
+    proxy.delay(160 * MS);
     let (upgraded, ended) = tokio::join!(here.try_upgrade(reading), async {
         tokio::time::sleep(SECOND / 10).await;
         one.shutdown(SOON).await

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::clients::{self, acquisitions, checked, deaf, queues, renewals};
+use super::clients::{self, acquisitions, checked, is_deaf, queues, renewals};
 use super::events::{Event, back, forward, inbox, lose};
 use super::keys::{KEYS, Key};
 use super::model::ReadWrite;
@@ -186,8 +186,8 @@ fn acquire(scene: &Scene) -> BoxedStrategy<Step> {
 
 fn check(scene: &Scene) -> BoxedStrategy<Step> {
     let lists = [(8, scene.reference.waiters.ids()), (4, sent(scene)), (1, acquired(|_| true))];
-    (checked(lists), deaf(), floor())
-        .prop_map(|(waiting, deaf, floor)| Step::Check { waiting, deaf, floor })
+    (checked(lists), floor())
+        .prop_map(|(waiting, floor)| Step::Check { deaf: is_deaf(&waiting), waiting, floor })
         .boxed()
 }
 

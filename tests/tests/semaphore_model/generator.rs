@@ -6,7 +6,7 @@ use proptest::sample::select;
 use proptest::strategy::Union;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::clients::{self, acquisitions, checked, deaf, queues, renewals};
+use super::clients::{self, acquisitions, checked, is_deaf, queues, renewals};
 use super::events::{Event, back, forward, inbox, lose};
 use super::keys::Key;
 use super::reference::{Mark, Reference};
@@ -187,8 +187,8 @@ fn check(scene: &Scene) -> BoxedStrategy<Step> {
     let all: Vec<usize> = (0..PARTS).collect();
     let sent = sent(scene).into_iter().filter(|id| *id < PARTS).collect();
     let lists = [(8, scene.reference.waiters.ids()), (4, sent), (1, all)];
-    (checked(lists), deaf(), limit(scene))
-        .prop_map(|(waiting, deaf, limit)| Step::Check { waiting, deaf, limit })
+    (checked(lists), limit(scene))
+        .prop_map(|(waiting, limit)| Step::Check { deaf: is_deaf(&waiting), waiting, limit })
         .boxed()
 }
 
