@@ -137,8 +137,9 @@ impl Claims {
                 if let AdoptReply::Adopted { token, left_ms, .. } =
                     AdoptReply::decode(reply).map_err(unreadable)?
                 {
-                    // A resend of an adoption finds itself and says nothing about others.
-                    if !self.holds.live.contains_key(id) {
+                    // A resend of an adoption finds itself, also where a clock that went back has brought it to life
+                    // again, and says nothing about others.
+                    if self.holds.claim(*id).is_none() {
                         self.holds.end_all(|_, claim| claim.token == token);
                     }
                     return Ok(vec![(*id, self.owner_of(token, *owner), token, left_ms)]);
