@@ -139,7 +139,7 @@ impl Claims {
                 {
                     // A resend of an adoption finds itself, also where a clock that went back has brought it to life
                     // again, and says nothing about others.
-                    if self.holds.claim(*id).is_none() {
+                    if self.holds.claim(*id).is_none_or(|claim| claim.token != token) {
                         self.holds.end_all(|_, claim| claim.token == token);
                     }
                     return Ok(vec![(*id, self.owner_of(token, *owner), token, left_ms)]);
