@@ -10,7 +10,7 @@ KEYS[5]   gone       zset: id whose acquire may still arrive -> until, ms
 ARGV[1]   wait_ms    number: a waiter that stays silent so long is dead
 ARGV[2]   check_ms   number: longest pause until the next check
 ARGV[3]   grant_ms   number: lease of a pushed grant
-ARGV[4]   deaf        number: 1 = messages do not reach this process; it asks often
+ARGV[4]   deaf       number: 1 = messages do not reach this process; it asks often
 ARGV[5]   fence_ms   number: how long the token key is kept
 ARGV[6]   floor      number: highest token this client has seen
 ARGV[7…]  waiting    four an acquisition: id, ticket (0 = to the tail), owner, note

@@ -11,7 +11,7 @@ KEYS[6]   notes        hash: id -> since, token, owner, note
 ARGV[1]   wait_ms      number: a waiter that stays silent so long is dead
 ARGV[2]   check_ms     number: longest pause until the next check
 ARGV[3]   grant_ms     number: lease of a pushed grant
-ARGV[4]   deaf          number: 1 = messages do not reach this process; it asks often
+ARGV[4]   deaf         number: 1 = messages do not reach this process; it asks often
 ARGV[5]   fence_ms     number: how long the token key is kept
 ARGV[6]   floor        number: highest token this client has seen
 ARGV[7…]  waiting      four an acquisition: id, ticket (0 = to the tail), owner, note
